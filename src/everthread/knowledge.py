@@ -146,10 +146,12 @@ def refresh_documents(store: ThreadStore) -> int:
     while stale := backend.stale_documents(core.space, after, _PAGE):
         for line, name in stale:
             thread = store.thread(name)
-            head, memo = thread.head, thread._memo
-            if head is not None and memo is not None and thread._line is not None and thread._line.id == line:
+            version, handle = thread.head, thread.handle
+            if version is None or handle.head is None or handle.line is None:
+                continue
+            if handle.line.id == line:
                 document = as_json(thread.state.plain())
-                backend.put_document(line, head.seq, memo.hash, head.at_us, document)
+                backend.put_document(line, version.seq, handle.head.hash, version.at_us, document)
                 done += 1
         after = stale[-1][1]
     return done

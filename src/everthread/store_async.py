@@ -37,8 +37,8 @@ from everthread.stores.offloaded import Offloaded
 from everthread.stores.tracing import VERBS
 from everthread.stores.urls import connect_async, default_url, open_backend, over_network
 from everthread.threads.aio.store import AsyncThreadStore
-from everthread.threads.colours import Arriving, streamed
 from everthread.threads.runtime import Runtime
+from everthread.threads.twins import Arriving, streamed
 
 if TYPE_CHECKING:
     from everthread.briefing.selection import Briefing
@@ -285,7 +285,7 @@ def on_worker(
         finally:
             if rewrites_history:
                 # Cached heads may show what is no longer stored under the same hash.
-                self.core.memos.clear()
+                self.core.head_cache.clear()
 
     return call
 

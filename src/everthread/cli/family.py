@@ -42,7 +42,7 @@ class Family(NamedTuple):
 
 def family(thread: Thread, *, everything: bool = False) -> Family:
     """The relatives of a thread that has versions. ``everything``: however many threads there are."""
-    core, line = thread.core, thread._line
+    core, line = thread.core, thread.handle.line
     assert line is not None, "a thread with versions has a line"
     above = core.backend.line(line.parent) if line.parent else None
     source = None if above is None else Fork(above.name, line.parent_seq)

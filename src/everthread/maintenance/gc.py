@@ -86,8 +86,7 @@ class Cleaner:
         for entry in self._named(self.core.space):
             if left_s(entry, self._now_us) > 0:
                 continue
-            thread = Thread(self.core, entry.line.name)
-            if self._dry_run or journals.remove_expired(thread, entry):
+            if self._dry_run or journals.remove_expired(self.core, entry):
                 self._expired_count += 1
                 if len(self._expired) < _NAMES_MAX:
                     self._expired.append(entry.line.name)
@@ -110,7 +109,7 @@ class Cleaner:
             if not self._dry_run:
                 with suppress(EverthreadError):
                     companion = Thread(core, name)
-                    companion._load()
+                    companion.handle.load()
                     companion.delete()
 
     def _long_unclaimed(self, names: list[str]) -> list[str]:
@@ -270,5 +269,5 @@ def remove_versions(store: ThreadStore, name: str, keys: frozenset[str]) -> bool
     pins.add_past(core.reader, line, rows[0].seq if rows else line.parent_seq)
     cleaner = Cleaner(core, _WithoutKeys(keep_last=1, gone=keys), dry_run=False, progress=None)
     cleaner.prune_family([line], pins)
-    core.memos.slot(line.uid).forget()
+    core.head_cache.slot(line.uid).forget()
     return True

@@ -153,7 +153,7 @@ class Ledgers:
         core = copy.copy(self.core)
         core.space = space_beside(known.space, JOURNAL)
         ledger = Thread(core, known.uid.hex())
-        ledger._load()
+        ledger.handle.load()
         why, now_us = _lacking(ledger, known), core.runtime.now_us()
         if why is not None:
             # Also one that has a mark: what was cleared there isn't any more.

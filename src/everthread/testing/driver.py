@@ -52,7 +52,7 @@ from everthread.threads.aio.past import AsyncPast
 from everthread.threads.aio.step import AsyncStep, AsyncStepLog
 from everthread.threads.aio.thread import AsyncThread
 from everthread.threads.aio.update import AsyncDraft
-from everthread.threads.colours import SequenceReads
+from everthread.threads.twins import SequenceReads
 from everthread.threads.validation import validator
 
 __all__ = ["aside", "drive", "open_driven", "run"]
@@ -361,7 +361,7 @@ class DrivenLog(DrivenLogView):
             except BaseException:
                 log._take_back(before)
                 log._deferred = []
-                log._thread._untouch()
+                log._handle.untouch()
                 raise
         return answer
 

@@ -21,9 +21,10 @@ __all__ = ["Document", "TrackedDict", "TrackedList"]
 #: What ``cut`` says of a document or log: nothing is amiss, a change is under way (or was interrupted), and
 #: nothing has been changed since a write began.
 WHOLE, CUT, UNTOUCHED = 0, 1, 2
-#: What is said to whoever uses a handle while another thread of execution commits through it.
+#: What is said to whoever uses a handle while a commit through it is under way.
 SHARED = (
-    "another thread is committing through this handle; give each thread a handle of its own: store.thread()"
+    "another thread, or what a signal handler interrupted, is committing through this handle; "
+    "give each thread a handle of its own: store.thread()"
 )
 
 
@@ -122,6 +123,11 @@ class Document:
         root._children.clear()
         root._raw = raw
 
+    def lock(self, reason: str) -> None:
+        """Refuse every change from now on, for this reason, unless it does already."""
+        if self.root._locked is None:
+            lock([self.root], reason)
+
     def apply(self, ops: Iterable[Op]) -> None:
         """Make the changes that ``ops`` describe as a caller would: tracked, values copied in.
 
@@ -169,8 +175,8 @@ def assign(thread: Any, path: tuple[Any, ...], value: Any) -> None:
     ``path`` leads through dictionaries, which are there but for the last key. Raises
     :class:`InvalidValueError` or :class:`LimitError`, naming the place, for what can't be stored.
     """
-    document = thread._doc()
-    lowered = thread._lower(value, ".".join(str(key) for key in path))
+    document = thread.handle.open_document()
+    lowered = thread.handle.lower(value, ".".join(str(key) for key in path))
     node = document.raw
     for key in path[:-1]:
         node = node[key]
@@ -189,17 +195,18 @@ def assign(thread: Any, path: tuple[Any, ...], value: Any) -> None:
 
 def encode_item(thread: Any, log: str, item: Any) -> bytes:
     """An item as a log holds it, byte for byte."""
-    screen = thread.core.screen
+    handle = thread.handle
+    screen = handle.core.screen
     item = item if screen is None else screen(item, log)
-    lowered = lower(item, limits=thread._limits, seal=thread._seal, root=log)
-    encoded: bytes = encode(lowered, thread._limits)
+    lowered = lower(item, limits=handle.limits, seal=handle.seal, root=log)
+    encoded: bytes = encode(lowered, handle.limits)
     return encoded
 
 
 def splice(log: Any, at: int, remove: int, raws: Sequence[bytes], ids: Sequence[Any]) -> None:
     """Put encoded items in the place of ``remove`` items from index ``at`` on. Ids aren't compared with those
     that the log holds: an id may occur twice, and an item may lack one."""
-    log._thread._writable()
+    log._handle.require_writable()
     prints = [records.NO_FINGERPRINT if each is None else records.fingerprint(each) for each in ids]
     if raws or remove:
         log._splice(at, remove, list(raws), prints)

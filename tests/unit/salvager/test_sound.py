@@ -34,8 +34,8 @@ def test_items_in_chunks_that_reach_across_pruned_versions(urls: tuple[str, str]
             thread.messages.append({"id": f"m{number}"})
             thread.commit(label="kept" if number == 0 else None)
         # Now one chunk holds items of versions that are kept, before and after, and of those that go.
-        assert thread._line is not None
-        store.core.folder.fold_tail(thread._line, newest=False)
+        assert thread.handle.line is not None
+        store.core.folder.fold_tail(thread.handle.line, newest=False)
         store.gc(Retention(keep_last=2))
         wanted = thread.messages[:]
     assert salvage(urls[0], urls[1])

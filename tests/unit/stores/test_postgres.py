@@ -155,17 +155,17 @@ def test_a_writer_that_began_before_others_committed_and_folded(postgres_url: st
     with everthread.open(postgres_url) as store:
         thread = store.thread("a")
         thread.commit(label="first")
-        line, memo = thread._line, thread._memo
+        line, head = thread.handle.line, thread.handle.head
         assert line is not None
-        assert memo is not None
-    hashes = [memo.hash, *(bytes([n]) * 32 for n in range(1, 6))]
+        assert head is not None
+    hashes = [head.hash, *(bytes([n]) * 32 for n in range(1, 6))]
     other.autocommit = False
     other.execute("SELECT 1 FROM everthread.head WHERE line = %s FOR UPDATE", (line.id,))
     answers: list[Any] = []
 
     def write_late() -> None:
         with psycopg.connect(postgres_url, autocommit=True) as late:
-            values = (line.root, line.id, 2, b"late" * 8, memo.hash)
+            values = (line.root, line.id, 2, b"late" * 8, head.hash)
             answers.extend(late.execute(append, values).fetchall())
 
     writer = threading.Thread(target=write_late)
@@ -523,7 +523,7 @@ def test_a_commit_notifies_only_while_somebody_watches(postgres_url: str, other:
         assert [version.seq for version in seen] == [2, 3, 4]
         told = [note.payload for note in other.notifies(timeout=30, stop_after=1)]
         assert told
-        assert set(told) == {str(thread._line.id)}  # type: ignore[union-attr]
+        assert set(told) == {str(thread.handle.line.id)}  # type: ignore[union-attr]
 
 
 def _watched(store: Store, count: int) -> list[Any]:

@@ -676,7 +676,7 @@ def test_what_is_written_while_a_restore_begins_counts(
     assert len(looks) == 2, "it looked again"
     new = store.thread("new")
     say(new, 1)
-    assert new._line.id > late._line.id, "no handle finds another thread under its line's id"
+    assert new.handle.line.id > late.handle.line.id, "no handle finds another thread under its line's id"
     assert store.verify()
 
 

@@ -130,7 +130,7 @@ def test_an_update_that_thinks_long_holds_up_nobody(path: str) -> None:
         thread, other = store.thread("a"), elsewhere.thread("a")
         thread.state["count"] = 0
         thread.commit()
-        thread._wary = 16
+        thread.handle.contention = 16
         reserved: list[bool] = []
 
         def change(draft: Any) -> None:
@@ -152,7 +152,7 @@ def test_a_function_that_raises_frees_the_lock(path: str) -> None:
         thread = store.thread("a")
         thread.state["count"] = 0
         thread.commit()
-        thread._wary = 16
+        thread.handle.contention = 16
         other = WriteLock(path)
         with pytest.raises(ZeroDivisionError):
             thread.update(lambda draft: draft.state.__setitem__("count", 1 // 0))

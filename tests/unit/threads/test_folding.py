@@ -131,7 +131,7 @@ def test_somebody_else_folded_first(store: e.Store) -> None:
     for n in range(40):
         thread.state["n"] = n
         thread.commit()
-    line = thread._line
+    line = thread.handle.line
     assert line is not None
     store.core.folder.fold_tail(line, newest=False)
     folded, reads = len(watched.folds), watched.reads
@@ -187,7 +187,7 @@ def test_lines_that_grow_in_step_are_not_folded_in_step(
         for step in range(220):
             thread.messages.append({"role": "user", "content": f"{name} {step}"})
             await thread.commit()
-            tails.append(len(await store.core.backend.tail(thread._line.id)))
+            tails.append(len(await store.core.backend.tail(thread.handle.line.id)))
         return tails
 
     async def main() -> None:
@@ -201,7 +201,7 @@ def test_lines_that_grow_in_step_are_not_folded_in_step(
                 thread: Any = await store.thread(name)
                 contents = [message["content"] async for message in thread.messages]
                 assert contents == [f"{name} {step}" for step in range(220)]
-                rows = await store.core.backend.scan(thread._line.id, 1 << 31, 1000)
+                rows = await store.core.backend.scan(thread.handle.line.id, 1 << 31, 1000)
                 packed = [row.seq - row.first + 1 for row in rows if row.kind == PACK]
                 assert packed
                 assert min(packed) >= packs.FOLD_RECORDS
@@ -220,7 +220,7 @@ def test_a_short_rest_goes_into_the_pack_before_it(store: e.Store) -> None:
     folder.records_max = 64
     thread.messages.append({"step": 75})
     thread.commit()
-    rows = store.core.backend.scan(thread._line.id, 1 << 31, 1000)  # type: ignore[union-attr]
+    rows = store.core.backend.scan(thread.handle.line.id, 1 << 31, 1000)  # type: ignore[union-attr]
     assert [(row.kind, row.first, row.seq) for row in rows] == [(DELTA, 76, 76), (PACK, 1, 75)]
     assert [each["step"] for each in thread.messages] == list(range(76))
 
@@ -234,7 +234,7 @@ def test_items_that_nobody_knows_of_are_damage(tmp_path: Path) -> None:
         connection.execute(
             "INSERT INTO chunk (line, log, position, count, sum, fingerprints, data) "
             "VALUES (?, 'messages', 0, 1, 0, x'00', x'00')",
-            (thread._line.id,),  # type: ignore[union-attr]
+            (thread.handle.line.id,),  # type: ignore[union-attr]
         )
         connection.close()
         for number in range(1, 70):

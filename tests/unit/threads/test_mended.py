@@ -54,7 +54,7 @@ def test_a_key_is_seen_while_another_process_folds(new: Open) -> None:
     with a.step("pay") as step:
         step.result = "paid"
     fold = store.core.maintain
-    store.core.maintain = lambda line, memo: memo  # type: ignore[method-assign]
+    store.core.maintain = lambda line, head: head  # type: ignore[method-assign]
     for i in range(63):
         a.state["z"] = i
         a.commit()
@@ -67,9 +67,9 @@ def test_a_key_is_seen_while_another_process_folds(new: Open) -> None:
     def folding_in_between(*args: Any) -> Any:
         found = keyed(*args)
         backend.keyed = keyed
-        assert a._line is not None
-        assert a._memo is not None
-        fold(a._line, a._memo)
+        assert a.handle.line is not None
+        assert a.handle.head is not None
+        fold(a.handle.line, a.handle.head)
         return found
 
     backend.keyed = folding_in_between

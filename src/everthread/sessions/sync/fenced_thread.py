@@ -19,7 +19,6 @@ from everthread.errors import (
 from everthread.history.merge import Merge
 from everthread.sessions.sync.lease import OwnLease
 from everthread.threads.document import TrackedDict
-from everthread.threads.nodes import lock
 from everthread.threads.sync.core import Core
 from everthread.threads.sync.step import Step
 from everthread.threads.sync.thread import AnyVersion, Thread
@@ -42,6 +41,11 @@ class RunGuard:
     def fenced(self) -> SessionFencedError | None:
         """What every write raises, if another run has taken over."""
         return self._fenced
+
+    def check(self) -> None:
+        """For the handle: nothing may be built on it once another run has taken over."""
+        if self._fenced is not None:
+            raise self._fenced
 
     def permit(self) -> None:
         """Before a write. Raises :class:`SessionFencedError` or :class:`InvalidStateError`."""
@@ -96,7 +100,7 @@ class FencedThread(Thread):
     def __init__(
         self, core: Core, name: str, guard: RunGuard | None = None, is_journal: bool = False
     ) -> None:
-        super().__init__(core, name, None)
+        super().__init__(core, name, guard=guard)
         #: A journal is changed by :meth:`writing` only: what is uncommitted between two writes is left over
         #: from one that was interrupted.
         self._is_journal = is_journal
@@ -123,8 +127,8 @@ class FencedThread(Thread):
 
     def end(self) -> None:
         """Let nobody change the document any more, where nothing would ever be saved."""
-        if self._document is not None and self._document.root._locked is None:
-            lock([self._document.root], _ENDED)
+        if self.handle.document is not None:
+            self.handle.document.lock(_ENDED)
 
     def now_us(self) -> int:
         return self.core.runtime.now_us()
@@ -151,14 +155,9 @@ class FencedThread(Thread):
                 self._guard.met_others()
             except SessionFencedError:
                 # It stands on what is the new holder's: nothing may be built on that, by whatever way.
-                self._deleted = True
+                self.handle.deleted = True
                 raise
             self._vouched = head
-
-    def _check_alive(self) -> None:
-        if self._guard is not None and self._guard.fenced is not None:
-            raise self._guard.fenced
-        super()._check_alive()
 
     def _met_others(self) -> None:
         if self._guard is not None:

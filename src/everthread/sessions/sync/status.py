@@ -295,7 +295,7 @@ def uid_of(thread: Thread) -> str:
 
 def _losses_of_sources(thread: Thread) -> Losses | None:
     """For a fork without a journal: whether one was lost that it should have got when it was forked."""
-    core, line = thread.core, thread._line
+    core, line = thread.core, thread.handle.line
     while line is not None and line.parent:
         line = core.backend.line(line.parent)
         if line is None:

@@ -25,17 +25,17 @@ from everthread.stores.contract import (
     StaleWrite,
     VersionGone,
 )
-from everthread.threads.aio.core import empty_memo
+from everthread.threads.aio.core import empty_head
 from everthread.threads.aio.fallback import over_the_damage, refusal
 from everthread.threads.aio.journals import bury
 from everthread.threads.aio.lost_ack import carry, find_landed
 from everthread.threads.aio.reader import Loaded, make_version
-from everthread.threads.colours import ASYNC
 from everthread.threads.document import CUT, SHARED, UNTOUCHED
-from everthread.threads.head_cache import Costs, Memo, from_snapshot, moved
+from everthread.threads.head_cache import CachedHead, Costs, from_snapshot, moved
 from everthread.threads.lifetimes import carried
 from everthread.threads.sealing import read_metadata
 from everthread.threads.tombstones import pruned
+from everthread.threads.twins import ASYNC
 from everthread.versions import NO_METADATA, Kind, Version
 
 if TYPE_CHECKING:
@@ -54,24 +54,24 @@ _KIND_NAMES: dict[int, Kind] = {
 
 def _check(handle: Handle) -> None:
     """Whether a handle that is out of the ordinary may write at all."""
-    handle._check_alive()
-    if handle._recovered is not None:
+    handle.check_alive()
+    if handle.recovered is not None:
         raise refusal(handle)
-    if handle._validate is not None:
-        handle._validate(handle._doc().root.plain())
-    if handle._sealed:
-        handle.core.vault.check_pending(handle._sealed, lambda: _still_used(handle))
+    if handle.validate is not None:
+        handle.validate(handle.open_document().root.plain())
+    if handle.sealed:
+        handle.core.vault.check_pending(handle.sealed, lambda: _still_used(handle))
 
 
 def _still_used(handle: Handle) -> set[bytes]:
     """Which of the values that were sealed since the last commit can be read in the next version."""
-    document = handle._document
+    document = handle.document
     ops = document.take_ops() if document is not None and document.dirty else []
-    written = [records.encode_change(ops, [], None, handle._limits)]
-    for log in handle._logs.values():
+    written = [records.encode_change(ops, [], None, handle.limits)]
+    for log in handle.logs.values():
         written.extend(log._new_items())
     # An id is 16 random bytes: where it stands, it is meant.
-    return {value_id for value_id in handle._sealed if any(value_id in part for part in written)}
+    return {value_id for value_id in handle.sealed if any(value_id in part for part in written)}
 
 
 def _without_erased(handle: Handle, row: NewRow, erased: KeyErased) -> NewRow:
@@ -80,8 +80,8 @@ def _without_erased(handle: Handle, row: NewRow, erased: KeyErased) -> NewRow:
     Raises :class:`ErasedError` otherwise.
     """
     handle.core.vault.note_erased(erased.key_ids)
-    handle.core.vault.check_pending(handle._sealed, lambda: _still_used(handle))
-    return msgspec.structs.replace(row, sealed=tuple(handle._sealed.values()))
+    handle.core.vault.check_pending(handle.sealed, lambda: _still_used(handle))
+    return msgspec.structs.replace(row, sealed=tuple(handle.sealed.values()))
 
 
 def _note_items(handle: Handle, line: Line, splices: list[list[Any]]) -> None:
@@ -89,25 +89,25 @@ def _note_items(handle: Handle, line: Line, splices: list[list[Any]]) -> None:
     for log, _, _, insert, start, prints in splices:
         if insert:
             offset = start - (line.counts.get(log, 0) if line.parent else 0)
-            handle.core.memos.note_items(handle._slot, log, offset, prints)
+            handle.core.head_cache.note_items(handle.slot, log, offset, prints)
 
 
 def _gather(
     handle: Handle,
 ) -> tuple[Document | None, list[Op], list[AsyncLog], list[list[Any]], list[bytes]]:
     """What is pending: the document and its ops, the logs that changed, their splices and blocks."""
-    document = handle._document
+    document = handle.document
     ops: list[Op] = []
     if document is not None and (document.root._dirty or document.cut == CUT):
         ops = document.take_ops()
-    watched = handle._writing
+    watched = handle.writing
     if watched and document is not None:
         document.cut = UNTOUCHED
     touched: list[AsyncLog] = []
     splices: list[list[Any]] = []
     blocks: list[bytes] = []
-    if handle._logs_touched:
-        for log in handle._logs.values():
+    if handle.logs_touched:
+        for log in handle.logs.values():
             if log._splices or log._cut:
                 log._record(splices, blocks)
                 touched.append(log)
@@ -116,12 +116,12 @@ def _gather(
     return document, ops, touched, splices, blocks
 
 
-def _conceive(handle: Handle) -> Memo:
+def _conceive(handle: Handle) -> CachedHead:
     """What the first version of a line goes on from."""
-    if handle._line is None and handle._unborn is None:
+    if handle.line is None and handle.unborn is None:
         # Kept until it is born: a second try must be recognisable as the same line.
-        handle._unborn = (_new_line(handle), 0, NO_TAGS)
-    return empty_memo(handle._unborn[0].start_hash if handle._unborn else b"")
+        handle.unborn = (_new_line(handle), 0, NO_TAGS)
+    return empty_head(handle.unborn[0].start_hash if handle.unborn else b"")
 
 
 async def write(
@@ -142,71 +142,78 @@ async def write(
     Long on purpose: it is what every save runs, and a call less is a cache miss less.
     """
     if ASYNC:
-        if handle._logs_touched and handle._unsettled:
-            await handle._settle_logs()
-        handle._require_idle("the next one")
-    unsure = handle._sealed and not handle.core.vault.allows(handle._sealed)
-    if unsure or handle._deleted or handle._recovered is not None or handle._validate is not None:
+        if handle.logs_touched and handle.unsettled:
+            await handle.settle_logs()
+        handle.require_idle("the next one")
+    unsure = handle.sealed and not handle.core.vault.allows(handle.sealed)
+    if unsure or handle.deleted or handle.recovered is not None or handle.validate is not None:
         _check(handle)
     document, ops, touched, splices, blocks = _gather(handle)
     packed, shown = (None, NO_METADATA) if metadata is None else _encode_metadata(handle, metadata)
-    now_us, ttl, memo = handle._runtime.now_us(), None, handle._memo
-    if handle._ttl_us is not None or (memo is not None and memo.version.ttl_us is not None):
-        ttl = carried(handle._line, memo.version if memo else None, handle._ttl_us, now_us)
-    head = records.encode_head(fields := (kind, now_us, label, packed, key, source, step, ttl))
-    change = records.encode_change(ops, splices, merged, handle._limits)
-    body = records.write_record(head, change, blocks)
-    if memo is None:
-        memo = _conceive(handle)
-    seq, digest = memo.seq + 1, link_record(memo.hash, body)
+    now_us, ttl, head = handle.runtime.now_us(), None, handle.head
+    if handle.ttl_us is not None or (head is not None and head.version.ttl_us is not None):
+        ttl = carried(handle.line, head.version if head else None, handle.ttl_us, now_us)
+    header = records.encode_head(fields := (kind, now_us, label, packed, key, source, step, ttl))
+    change = records.encode_change(ops, splices, merged, handle.limits)
+    body = records.write_record(header, change, blocks)
+    if head is None:
+        head = _conceive(handle)
+    seq, digest = head.seq + 1, link_record(head.hash, body)
     chunks: tuple[packs.Chunk, ...] = ()
     if len(body) > packs.FOLD_BYTES and blocks:
         chunks = tuple(packs.detach(splices, blocks))
         blocks = []
-        body = records.write_record(head, change, blocks)
-    sealed, parts = tuple(handle._sealed.values()), (fields, change, blocks)
-    row = NewRow(seq, DELTA, memo.hash, digest, body, key_hash, chunks, sealed, guard, None, parts)
+        body = records.write_record(header, change, blocks)
+    sealed, parts = tuple(handle.sealed.values()), (fields, change, blocks)
+    row = NewRow(seq, DELTA, head.hash, digest, body, key_hash, chunks, sealed, guard, None, parts)
     # All that can be is made ready now: code is slow to run after the disk has been waited for.
-    parent, origin = memo.version.id if memo.version is not None else None, source[3] if source else None
+    parent, origin = head.version.id if head.version is not None else None, source[3] if source else None
     version = Version(
         seq=seq, id=version_id(seq, digest), parent=parent, at_us=now_us, label=label, metadata=shown,
         key=key, kind=_KIND_NAMES[kind], source=origin, ttl_us=ttl,
     )  # fmt: skip
-    logs = memo.logs.copy() if touched else memo.logs
+    logs = head.logs.copy() if touched else head.logs
     for log in touched:
         logs[log.name] = log._recorded_state
-    contained = {**memo.merged, **merged} if merged else memo.merged
+    contained = {**head.merged, **merged} if merged else head.merged
     edits = change if ops else None
-    single = packs.Single(seq, digest, key_hash, packed, (head, change, blocks), len(body))
-    memo = moved(memo, seq, digest, version, edits, logs, splices, blocks, contained, len(body), single)
-    due = memo.due(handle.core.folder.records_max, packs.FOLD_BYTES)
+    single = packs.Single(seq, digest, key_hash, packed, (header, change, blocks), len(body))
+    head = moved(head, seq, digest, version, edits, logs, splices, blocks, contained, len(body), single)
+    due = head.due(handle.core.folder.records_max, packs.FOLD_BYTES)
     if ASYNC:
         line = await _send_watched(handle, row)
     else:
-        line = await (_create(handle, row) if handle._unborn is not None else _append(handle, row))
-    slot = handle._slot
+        line = await (_create(handle, row) if handle.unborn is not None else _append(handle, row))
+    slot = handle.slot
     if slot.prints:
         _note_items(handle, line, splices)
     if slot.keys is not None:
-        handle.core.memos.note_key(slot, seq, key_hash)
+        handle.core.head_cache.note_key(slot, seq, key_hash)
     if due:
-        memo = await _folded(handle, line, memo)
-    if ASYNC and handle._edited:
+        head = await _folded(handle, line, head)
+    if ASYNC and handle.edited:
         # Edited while the store was writing: that is for the next commit.
-        await carry(handle, line, memo)
+        await carry(handle, line, head)
     else:
-        _move(handle, memo, document, touched, folded=due)
-    slot.memo = handle._memo
+        _move(handle, head, document, touched, folded=due)
+    slot.head = handle.head
     return version
 
 
 async def write_alone(handle: Handle, verb: str, **options: Any) -> Version:
-    """The same for all but ``commit()``: no other thread of execution changes the handle meanwhile."""
+    """The same; whoever else uses the handle meanwhile, a signal handler for one, gets an error."""
     if ASYNC:
         return await write(handle, **options)
     else:
-        with handle._alone(verb):
+        # No lock: every save runs this. Between looking and setting nothing is called, so that no other
+        # thread comes in between.
+        if handle.writing:
+            handle.require_idle(verb)
+        try:
+            handle.writing = True
             return write(handle, **options)
+        finally:
+            handle.writing = False
 
 
 def _check_alone(handle: Handle, document: Document | None, touched: list[AsyncLog]) -> None:
@@ -216,7 +223,7 @@ def _check_alone(handle: Handle, document: Document | None, touched: list[AsyncL
     for log in touched:
         edited |= log._cut != UNTOUCHED
     if edited:
-        handle._moving = "standing"
+        handle.moving = "standing"
         raise InvalidStateError(
             f"the commit is stored, but the handle was changed while it was under way: {SHARED}. "
             "What was changed then is gone"
@@ -224,55 +231,55 @@ def _check_alone(handle: Handle, document: Document | None, touched: list[AsyncL
 
 
 def _move(
-    handle: Handle, memo: Memo, document: Document | None, touched: list[AsyncLog], *, folded: bool
+    handle: Handle, head: CachedHead, document: Document | None, touched: list[AsyncLog], *, folded: bool
 ) -> None:
     """Stand on the version just written, without reading anything."""
-    if handle._writing:
+    if handle.writing:
         _check_alone(handle, document, touched)
-    handle._moving = "standing"
-    handle._memo = memo
-    handle._attempted.clear()
+    handle.moving = "standing"
+    handle.head = head
+    handle.attempted.clear()
     if document is not None:
         document.mark_clean()
         # Not at each save: what became long shows soon enough.
-        if folded and memo.long:
-            handle._memo = memo.compacted(document.raw)
+        if folded and head.long:
+            handle.head = head.compacted(document.raw)
     for log in touched:
         log._settle(log._recorded_state)
-    handle._logs_touched = False
-    if handle._sealed:
-        handle._sealed = {}
-    handle._moving = ""
+    handle.logs_touched = False
+    if handle.sealed:
+        handle.sealed = {}
+    handle.moving = ""
 
 
-async def _folded(handle: Handle, line: Line, memo: Memo) -> Memo:
+async def _folded(handle: Handle, line: Line, head: CachedHead) -> CachedHead:
     """Fold, while the handle still stands on the version before: if this is cut short, trying again finds
     the version that was written."""
     if ASYNC:
-        edited = handle._edited
-        handle._watch_edits()
+        edited = handle.edited
+        handle.watch_edits()
         try:
-            return await handle.core.maintain(line, memo)
+            return await handle.core.maintain(line, head)
         finally:
-            handle._note_edits()
-            handle._edited |= edited
-    return await handle.core.maintain(line, memo)
+            handle.note_edits()
+            handle.edited |= edited
+    return await handle.core.maintain(line, head)
 
 
 if ASYNC:
 
     async def _send_watched(handle: Handle, row: NewRow) -> Line:
         """Send the row, and notice whether anybody edits the handle while the store is at work."""
-        handle._watch_edits()
+        handle.watch_edits()
         try:
-            return await (_create(handle, row) if handle._unborn is not None else _append(handle, row))
+            return await (_create(handle, row) if handle.unborn is not None else _append(handle, row))
         finally:
-            handle._note_edits()
+            handle.note_edits()
 
 
 def _encode_metadata(handle: Handle, metadata: Mapping[str, Any]) -> tuple[bytes, Mapping[str, Any]]:
     """Metadata as they are stored, and as the version shows them."""
-    limits, screen = handle._limits, handle.core.screen
+    limits, screen = handle.limits, handle.core.screen
     if screen is not None:
         metadata = screen(metadata, "metadata")
     if type(metadata) is dict and is_plain(metadata, limits):
@@ -281,29 +288,29 @@ def _encode_metadata(handle: Handle, metadata: Mapping[str, Any]) -> tuple[bytes
         return packed, MappingProxyType(metadata.copy() if flat else decode_plain(packed))
     if not isinstance(metadata, Mapping) or not all(isinstance(name, str) for name in metadata):
         raise InvalidValueError("metadata must be a dictionary with text keys", path="metadata")
-    vault, pending = handle.core.vault, handle._sealed
-    lowered = lower(metadata, limits=limits, seal=handle._seal, root="metadata")
+    vault, pending = handle.core.vault, handle.sealed
+    lowered = lower(metadata, limits=limits, seal=handle.seal, root="metadata")
     packed = encode(lowered, limits)
     return packed, read_metadata(packed, lambda tagged: vault.open(tagged, pending))
 
 
 def _new_line(handle: Handle) -> Line:
-    uid = handle._runtime.random_bytes(16)
+    uid = handle.runtime.random_bytes(16)
     core = handle.core
     return Line(id=0, uid=uid, space=core.space, name=handle.name, root=0, start_hash=genesis(uid))
 
 
 async def _create(handle: Handle, row: NewRow) -> Line:
-    assert handle._unborn is not None
-    line, source, tags = handle._unborn
+    assert handle.unborn is not None
+    line, source, tags = handle.unborn
     core = handle.core
-    handle._attempted.append(row.hash)
+    handle.attempted.append(row.hash)
     try:
         born = await core.backend.create(line, row, source, tags)
     except KeyErased as erased:
         return await _create(handle, _without_erased(handle, row, erased))
     except NameTaken:
-        if await bury(handle, handle.name):  # type: ignore[arg-type]
+        if await bury(core, handle.name):
             return await _create(handle, row)
         found = await core.backend.find(core.space, handle.name)
         if found is not None and found.line.uid == line.uid:
@@ -316,7 +323,7 @@ async def _create(handle: Handle, row: NewRow) -> Line:
             expected=None,
             actual=actual,
         ) from None
-    handle._line, handle._slot, handle._unborn = born, core.memos.slot(born.uid), None
+    handle.line, handle.slot, handle.unborn = born, core.head_cache.slot(born.uid), None
     return born
 
 
@@ -325,13 +332,13 @@ async def _append(handle: Handle, row: NewRow) -> Line:
 
     That may have been an I/O error, or an interrupt between the store's answer and our noting it.
     """
-    line = handle._line
+    line = handle.line
     assert line is not None
-    handle._attempted.append(row.hash)
+    handle.attempted.append(row.hash)
     try:
         await handle.core.backend.append(line.id, row)
     except StaleWrite as stale:
-        landed = await find_landed(handle, line, row.seq) if len(handle._attempted) > 1 else None
+        landed = await find_landed(handle, line, row.seq) if len(handle.attempted) > 1 else None
         raise landed or await _conflict(handle, line, stale) from None
     except KeyErased as erased:
         return await _append(handle, _without_erased(handle, row, erased))
@@ -342,9 +349,9 @@ async def _append(handle: Handle, row: NewRow) -> Line:
 
 async def _conflict(handle: Handle, line: Line, stale: StaleWrite) -> Exception:
     if stale.sealed:
-        handle._deleted = True
+        handle.deleted = True
         return ThreadDeletedError(f"the thread {handle.name!r} was deleted; deletion is final")
-    expected = handle._memo.version if handle._memo else None
+    expected = handle.head.version if handle.head else None
     actual = (await handle.core.reader.version(line, stale.newest.seq))[0] if stale.newest else None
     return ConflictError(
         f"{handle.name!r} moved on from {expected} to {actual}; rebase(), or discard() and refresh()",
@@ -356,39 +363,44 @@ async def _conflict(handle: Handle, line: Line, stale: StaleWrite) -> Exception:
 async def write_rewind(
     handle: Handle,
     line: Line,
-    memo: Memo,
+    head: CachedHead,
     owner: Line,
     target: Version,
     loaded: Loaded,
     metadata: Mapping[str, Any] | None = None,
 ) -> Version:
     """Append the version that goes back to ``target`` and stand on it."""
-    if handle._recovered is not None:
-        memo = await over_the_damage(handle, line, memo)
+    if handle.recovered is not None:
+        head = await over_the_damage(handle, line, head)
     snapshot = loaded.snapshot
     source = (owner.uid, target.seq, snapshot.segment, target.id)
-    counts = {name: log.count for name, log in memo.logs.items()}
-    now_us = handle._runtime.now_us()
-    ttl = carried(line, memo.version, handle._ttl_us, now_us)
+    counts = {name: log.count for name, log in head.logs.items()}
+    now_us = handle.runtime.now_us()
+    ttl = carried(line, head.version, handle.ttl_us, now_us)
     packed = _encode_metadata(handle, metadata)[0] if metadata else None
-    head = Head(records.REWIND, now_us, metadata=packed, source=source, ttl=ttl)
+    header = Head(records.REWIND, now_us, metadata=packed, source=source, ttl=ttl)
     change = records.write_change(records.Change(counts=counts))
-    body = records.write_record(records.write_head(head), change, [])
-    digest = link_record(memo.hash, body)
-    seq = memo.seq + 1
-    row = NewRow(seq, REWIND, memo.hash, digest, body, source=(owner.id, target.seq))
+    body = records.write_record(records.write_head(header), change, [])
+    digest = link_record(head.hash, body)
+    seq = head.seq + 1
+    row = NewRow(seq, REWIND, head.hash, digest, body, source=(owner.id, target.seq))
     if ASYNC:
-        handle._require_clean("rewind()")
+        handle.require_clean("rewind()")
         await _send_watched(handle, row)
     else:
-        with handle._alone("rewind()"):
+        if handle.writing:
+            handle.require_idle("rewind()")
+        try:
+            handle.writing = True
             document, _, touched, _, _ = _gather(handle)
             _append(handle, row)
             _check_alone(handle, document, touched)
-    handle.core.memos.note_key(handle._slot, seq, None)
+        finally:
+            handle.writing = False
+    handle.core.head_cache.note_key(handle.slot, seq, None)
     snapshot.jump(seq, counts)
-    version = make_version(line, seq, digest, memo.hash if memo.seq > line.parent_seq else None, head)
-    costs, tail = loaded.costs, memo.costs
+    version = make_version(line, seq, digest, head.hash if head.seq > line.parent_seq else None, header)
+    costs, tail = loaded.costs, head.costs
     # The rows read for the target, the rewind itself, and the tail that still waits for its fold. No fold
     # takes rewinds: they count where something else waits, which they would keep from being read quickly.
     costs = Costs(
@@ -399,16 +411,16 @@ async def write_rewind(
         costs.replay_bytes,
         costs.keyframe_bytes,
     )
-    memo = from_snapshot(snapshot, seq, digest, version, costs, {})
-    if memo.due(handle.core.folder.records_max, packs.FOLD_BYTES):
-        memo = await _folded(handle, line, memo)
-    if ASYNC and handle._dirty:
-        handle._attempted.clear()
+    head = from_snapshot(snapshot, seq, digest, version, costs, {})
+    if head.due(handle.core.folder.records_max, packs.FOLD_BYTES):
+        head = await _folded(handle, line, head)
+    if ASYNC and handle.dirty:
+        handle.attempted.clear()
         raise InvalidStateError(
             f"{handle.name!r} was edited while rewind() was under way, which is written all the same: "
             "rebase() the edits onto it, or discard() them and refresh()"
         )
-    handle._stand(line, memo)
-    handle._recovered = None
-    handle._slot.memo = memo
+    handle.stand(line, head)
+    handle.recovered = None
+    handle.slot.head = head
     return version

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from threading import get_ident
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from everthread.arguments import check_name
 from everthread.codec.values import decode_plain, encode_stored, lift, lower
@@ -14,354 +12,372 @@ from everthread.errors import (
     StateCorruptedError,
     ThreadDeletedError,
     ThreadNotFoundError,
+    UsageError,
+    VersionNotFoundError,
 )
+from everthread.history.chain import parse_version_id
 from everthread.history.logs import EMPTY_LOG, LOST
 from everthread.stores.contract import Line
 from everthread.threads.aio.core import Core, Validator
 from everthread.threads.aio.fallback import fall_back
 from everthread.threads.aio.log import AsyncLog
 from everthread.threads.aio.reader import LARGE
-from everthread.threads.colours import ASYNC, AwaitedFace
 from everthread.threads.document import SHARED, UNTOUCHED, WHOLE, Document
-from everthread.threads.head_cache import NO_SLOT, Memo
+from everthread.threads.head_cache import NO_SLOT, CachedHead
 from everthread.threads.lifetimes import expired, has_expired
 from everthread.threads.reports import Recovered
 from everthread.threads.sealing import SealedRow
+from everthread.threads.twins import ASYNC
 from everthread.values import Personal, Tagged
+from everthread.versions import Version
+
+AnyVersion = Version | int | str
 
 
-class Handle(AwaitedFace):
-    """Pinned at its first read; moved only by what its owner does. Not for two threads at once."""
+class Guard(Protocol):
+    """Says whether a handle may still be used, for whoever isn't content with what the store says."""
+
+    def check(self) -> None:
+        """Raise if nothing may be built on the handle any more."""
+
+
+class Handle:
+    """What a thread holds: the head it stands on, what is pending on top of it, and the way to the store.
+
+    The modules of this package and ``store.core``'s users work on it, as ``thread.handle``; users of a thread
+    don't. Pinned at its first read; moved only by what its owner does. Not for two threads at once.
+    """
 
     #: Raise instead of standing on an older version, where the newest one is damaged.
-    _strict = False
+    strict = False
     #: Set while the handle stands on an older version for that reason: then it doesn't write.
-    _recovered: Recovered | None = None
+    recovered: Recovered | None = None
     #: How long the thread lives after a write through this handle: 0 for ever, ``None`` as before.
-    _ttl_us: int | None = None
+    ttl_us: int | None = None
     #: How many updates still expect others to write at the same time.
-    _wary = 0
+    contention = 0
     # What most handles begin with stands here: that makes one sooner.
-    _line: Line | None = None
-    _memo: Memo | None = None
+    line: Line | None = None
+    head: CachedHead | None = None
     #: A line to be created with its first version; for a fork the line it comes from and its tags.
-    _unborn: tuple[Line, int, Mapping[str, bytes]] | None = None
-    _pinned = False
+    unborn: tuple[Line, int, Mapping[str, bytes]] | None = None
+    pinned = False
     #: What was under way: "" nothing, "standing" a move, "rebasing" one that carries changes along.
-    _moving = ""
-    _deleted = False
-    _document: Document | None = None
+    moving = ""
+    deleted = False
+    document: Document | None = None
     #: The head that the document was built from, unless there is a newer one.
-    _built: Memo | None = None
-    _logs_touched = False
+    _built: CachedHead | None = None
+    logs_touched = False
     #: What the store remembers of this line.
-    _slot = NO_SLOT
-    #: Whether the store is at work on a commit; in a blocking store, for which thread of execution.
-    _writing = 0
+    slot = NO_SLOT
+    #: Whether the store is at work on a commit.
+    writing = False
     if ASYNC:
         #: Whether the handle was edited meanwhile.
-        _edited = False
+        edited = False
 
-    def __init__(self, core: Core, name: str, validate: Validator | None = None) -> None:
+    def __init__(
+        self, core: Core, name: str, validate: Validator | None = None, guard: Guard | None = None
+    ) -> None:
         self.core = core
         self.name = check_name(name, "thread name")
-        self._runtime = core.runtime
-        self._limits = core.limits
-        self._validate = validate
-        self._logs: dict[str, AsyncLog] = {}
-        self._sealed: dict[bytes, SealedRow] = {}
+        self.runtime = core.runtime
+        self.limits = core.limits
+        self.validate = validate
+        self.guard = guard
+        self.logs: dict[str, AsyncLog] = {}
+        self.sealed: dict[bytes, SealedRow] = {}
         #: The hashes of versions that were sent to the store and not acknowledged (yet).
-        self._attempted: list[bytes] = []
+        self.attempted: list[bytes] = []
         if core.screen is not None:
             # Only then: stores without detectors don't pay for a look.
-            self._lower = self._screened  # type: ignore[method-assign]
+            self.lower = self._screened  # type: ignore[method-assign]
 
     # ── standing ─────────────────────────────────────────────────────────────────────────────
 
-    async def _load(self) -> None:
-        if not self._pinned or self._moving:
-            await self._load_newest()
+    async def load(self) -> None:
+        if not self.pinned or self.moving:
+            await self.load_newest()
 
-    def _here(self) -> None:
+    def ensure_loaded(self) -> None:
         """Make sure that there is something to look at, for what can't wait for the store."""
         if ASYNC:
-            if not self._pinned or self._moving:
+            if not self.pinned or self.moving:
                 raise InvalidStateError(
                     "moving this handle was interrupted half way: await thread.discard(), then go on"
                 )
         else:
-            if not self._pinned or self._moving:
-                self._load_newest()
+            if not self.pinned or self.moving:
+                self.load_newest()
 
-    async def _newest(self) -> tuple[Line | None, Memo | None]:
+    async def newest(self) -> tuple[Line | None, CachedHead | None]:
         """The line of this name and its newest version, or the last one that can still be read."""
         try:
             found = await self.core.backend.find(self.core.space, self.name)
-            memo = await self.core.head(found) if found is not None else None
+            head = await self.core.head(found) if found is not None else None
         except StateCorruptedError as error:
-            if self._strict:
+            if self.strict:
                 raise
-            line, memo, self._recovered = await fall_back(self, error)
-            return line, memo
-        self._recovered = None
-        if found is None or memo is None:
+            line, head, self.recovered = await fall_back(self, error)
+            return line, head
+        self.recovered = None
+        if found is None or head is None:
             return None, None
-        version = memo.version
+        version = head.version
         mortal = version is not None and version.ttl_us is not None
-        if mortal and has_expired(found.line, version, self._runtime.now_us()):
+        if mortal and has_expired(found.line, version, self.runtime.now_us()):
             return None, None
-        return found.line, memo
+        return found.line, head
 
-    async def _load_newest(self) -> None:
+    async def load_newest(self) -> None:
         """Read the newest version: for the first time, or because a move was interrupted half way."""
         if not ASYNC:
-            self._require_idle("reading")
-        known, before = self._line, self._memo
-        line, memo = await self._newest()
-        if self._moving and known is not None and (line is None or line.uid != known.uid):
-            self._deleted = True
-        lost = self._moving == "rebasing"
-        self._stand(line, memo, instead_of=(known, before))
+            self.require_idle("reading")
+        known, before = self.line, self.head
+        line, head = await self.newest()
+        if self.moving and known is not None and (line is None or line.uid != known.uid):
+            self.deleted = True
+        lost = self.moving == "rebasing"
+        self.stand(line, head, instead_of=(known, before))
         if lost:
             raise InvalidStateError(
                 "moving the uncommitted changes was interrupted half way: they are gone, "
                 "and the handle stands on the newest version"
             )
 
-    def _stand(
-        self, line: Line | None, memo: Memo | None, moving: str = "", *, instead_of: tuple[Any, ...] = ()
+    def stand(
+        self,
+        line: Line | None,
+        head: CachedHead | None,
+        moving: str = "",
+        *,
+        instead_of: tuple[Any, ...] = (),
     ) -> None:
         """Take up a committed position; whatever was uncommitted is gone.
 
         Until it is complete the handle is marked as moving, so that an interrupt in between is noticed. If it
         isn't where ``instead_of`` says any more, somebody else has moved it on since, and it stays there.
         """
-        if instead_of and (self._line is not instead_of[0] or self._memo is not instead_of[1]):
+        if instead_of and (self.line is not instead_of[0] or self.head is not instead_of[1]):
             return
-        self._moving = moving or "standing"
-        self._line, self._memo, self._pinned = line, memo, True
-        self._slot = self.core.memos.slot(line.uid) if line is not None else NO_SLOT
-        if self._sealed:
-            self._sealed = {}
-        if self._attempted:
-            self._attempted = []
-        self._unborn = None
-        self._logs_touched = False
-        for name, log in self._logs.items():
-            log._settle(memo.logs.get(name, EMPTY_LOG) if memo else EMPTY_LOG)
-        if self._document is not None:
-            self._document.reset(self._build_document())
-        self._moving = moving
+        self.moving = moving or "standing"
+        self.line, self.head, self.pinned = line, head, True
+        self.slot = self.core.head_cache.slot(line.uid) if line is not None else NO_SLOT
+        if self.sealed:
+            self.sealed = {}
+        if self.attempted:
+            self.attempted = []
+        self.unborn = None
+        self.logs_touched = False
+        for name, log in self.logs.items():
+            log._settle(head.logs.get(name, EMPTY_LOG) if head else EMPTY_LOG)
+        if self.document is not None:
+            self.document.reset(self.build_document())
+        self.moving = moving
 
-    def _drop_changes(self) -> None:
+    def drop_changes(self) -> None:
         """Forget what is uncommitted. A handle that was moving finds its place when it loads again."""
-        if self._moving:
-            self._moving = "standing"
-        elif self._pinned:
-            self._stand(self._line, self._memo)
+        if self.moving:
+            self.moving = "standing"
+        elif self.pinned:
+            self.stand(self.line, self.head)
 
-    def _stand_unborn(self, line: Line, memo: Memo, source: int, tags: Mapping[str, bytes]) -> None:
+    def stand_unborn(self, line: Line, head: CachedHead, source: int, tags: Mapping[str, bytes]) -> None:
         """Stand on a version that the first commit, together with ``line`` itself, will follow."""
-        self._stand(None, memo)
-        self._unborn = (line, source, tags)
+        self.stand(None, head)
+        self.unborn = (line, source, tags)
 
-    def _build_document(self) -> Any:
-        memo = self._memo
-        if memo is None:
+    def build_document(self) -> Any:
+        head = self.head
+        if head is None:
             return {}
-        document = memo.build_document()
-        self._built = memo
-        if memo.changes_count >= 4:
-            self._compact(memo, document)
+        document = head.build_document()
+        self._built = head
+        if head.changes_count >= 4:
+            self._compact(head, document)
         return document
 
-    def _compact(self, memo: Memo, document: Any) -> bytes:
+    def _compact(self, head: CachedHead, document: Any) -> bytes:
         """Remember the document of this head, just as it was built from it, in one piece."""
-        compact = memo.compacted(document)
-        if self._line is not None:
-            self._memo = self._built = compact
-            if self._slot.memo is memo:
-                self._slot.memo = compact
+        compact = head.compacted(document)
+        if self.line is not None:
+            self.head = self._built = compact
+            if self.slot.head is head:
+                self.slot.head = compact
         return compact.document
 
     def _encoded(self, node: Any) -> bytes:
         """A container of the document, encoded: nothing has to be done if all of it is, and is unchanged."""
-        document, memo = self._document, self._memo
-        if memo is None or self._built is not memo or document is None or node is not document.root._raw:
+        document, head = self.document, self.head
+        if head is None or self._built is not head or document is None or node is not document.root._raw:
             return encode_stored(node)
-        if document.root._dirty or document.cut or self._moving:
+        if document.root._dirty or document.cut or self.moving:
             return encode_stored(node)
-        return self._compact(memo, node) if memo.changes_count else memo.document
+        return self._compact(head, node) if head.changes_count else head.document
 
-    def _doc(self) -> Document:
-        self._here()
-        if self._document is None:
+    def open_document(self) -> Document:
+        self.ensure_loaded()
+        if self.document is None:
             kind = Document if self.core.screen is None else _screened_document()
-            self._document = kind(
-                self._build_document(),
-                lower=self._lower,
-                lift=self._lift,
-                depth_max=self._limits.depth_max,
+            self.document = kind(
+                self.build_document(),
+                lower=self.lower,
+                lift=self.lift,
+                depth_max=self.limits.depth_max,
             )
-        return self._document
+        return self.document
 
-    def _log(self, name: str) -> AsyncLog:
-        log = self._logs.get(name)
+    def log(self, name: str) -> AsyncLog:
+        log = self.logs.get(name)
         if log is None:
-            log = self._logs[name] = AsyncLog(self, name)  # type: ignore[arg-type]
-            if self._pinned and not self._moving and self._memo is not None:
-                log._settle(self._memo.logs.get(name, EMPTY_LOG))
+            log = self.logs[name] = AsyncLog(self, name)
+            if self.pinned and not self.moving and self.head is not None:
+                log._settle(self.head.logs.get(name, EMPTY_LOG))
         return log
 
     @property
-    def _dirty(self) -> bool:
-        return self._logs_touched or (self._document is not None and self._document.dirty)
+    def version(self) -> Version | None:
+        """The version of the head."""
+        return self.head.version if self.head is not None else None
 
-    def _require(self) -> tuple[Line, Memo]:
+    @property
+    def dirty(self) -> bool:
+        """Whether there is anything to commit."""
+        return self.logs_touched or (self.document is not None and self.document.dirty)
+
+    def require(self) -> tuple[Line, CachedHead]:
         """The line and head of a thread that exists."""
-        if self._moving or not self._pinned:
-            self._here()
-        self._check_alive()
-        if self._line is None or self._memo is None:
+        if self.moving or not self.pinned:
+            self.ensure_loaded()
+        self.check_alive()
+        if self.line is None or self.head is None:
             raise ThreadNotFoundError(
                 f"there is no thread {self.name!r} yet: it exists from its first commit"
             )
-        return self._line, self._memo
+        return self.line, self.head
 
-    def _check_alive(self) -> None:
-        if self._deleted:
+    def check_alive(self) -> None:
+        """Raises if the thread was deleted, has expired, or the guard says no."""
+        if self.guard is not None:
+            self.guard.check()
+        if self.deleted:
             raise ThreadDeletedError(
                 f"the thread {self.name!r} was deleted; store.thread({self.name!r}) starts a new one"
             )
-        line, memo = self._line, self._memo
-        if line is None or memo is None or memo.version.ttl_us is None:
+        line, head = self.line, self.head
+        if line is None or head is None or head.version.ttl_us is None:
             return
-        if has_expired(line, memo.version, self._runtime.now_us()):
+        if has_expired(line, head.version, self.runtime.now_us()):
             raise expired(self.name)
 
-    def _require_clean(self, verb: str) -> None:
-        self._require_idle(verb)
-        if self._dirty:
+    def require_clean(self, verb: str) -> None:
+        self.require_idle(verb)
+        if self.dirty:
             raise InvalidStateError(
                 f"{verb} needs a handle without uncommitted changes: commit() or discard() them first"
             )
 
     # ── what logs and documents ask for ──────────────────────────────────────────────────────
 
-    def _touch(self) -> None:
-        self._logs_touched = True
+    def touch(self) -> None:
+        self.logs_touched = True
 
-    def _untouch(self) -> None:
+    def untouch(self) -> None:
         """A change was taken back: see whether any is left."""
-        self._logs_touched = any(log._dirty for log in self._logs.values())
+        self.logs_touched = any(log._dirty for log in self.logs.values())
 
     if ASYNC:
 
-        def _watch_edits(self) -> None:
+        def watch_edits(self) -> None:
             """Be able to tell later whether anything was edited from here on."""
-            self._writing = True
-            self._edited = False
-            if self._document is not None and self._document.cut == WHOLE:
-                self._document.cut = UNTOUCHED
-            for log in self._logs.values():
+            self.writing = True
+            self.edited = False
+            if self.document is not None and self.document.cut == WHOLE:
+                self.document.cut = UNTOUCHED
+            for log in self.logs.values():
                 log._cut = UNTOUCHED if log._cut == WHOLE else log._cut
 
-        def _note_edits(self) -> None:
-            self._writing = False
-            if self._document is not None:
-                self._edited |= self._document.cut != UNTOUCHED
-                self._document.cut = WHOLE if self._document.cut == UNTOUCHED else self._document.cut
-            for log in self._logs.values():
-                self._edited |= log._cut != UNTOUCHED or bool(log._deferred)
+        def note_edits(self) -> None:
+            self.writing = False
+            if self.document is not None:
+                self.edited |= self.document.cut != UNTOUCHED
+                self.document.cut = WHOLE if self.document.cut == UNTOUCHED else self.document.cut
+            for log in self.logs.values():
+                self.edited |= log._cut != UNTOUCHED or bool(log._deferred)
                 log._cut = WHOLE if log._cut == UNTOUCHED else log._cut
 
-        async def _before_commit(self) -> None:
-            self._require_idle("the next one")
-            if self._unsettled:
-                await self._settle_logs()
+        async def before_commit(self) -> None:
+            self.require_idle("the next one")
+            if self.unsettled:
+                await self.settle_logs()
 
-        async def _settle_logs(self) -> None:
+        async def settle_logs(self) -> None:
             """Let the logs do what had to wait for the store, until none of them has anything left."""
-            while waiting := self._unsettled:
+            while waiting := self.unsettled:
                 for log in waiting:
                     await log._settle_deferred()
 
         @property
-        def _unsettled(self) -> list[AsyncLog]:
-            return [log for log in self._logs.values() if log._deferred]
+        def unsettled(self) -> list[AsyncLog]:
+            return [log for log in self.logs.values() if log._deferred]
 
-        def _require_idle(self, verb: str) -> None:
-            if self._writing:
+        def require_idle(self, verb: str) -> None:
+            if self.writing:
                 raise InvalidStateError(f"a commit of this handle is under way; await it before {verb}")
 
     else:
 
-        def _require_idle(self, verb: str) -> None:
-            # One's own commit can't be under way: it was interrupted where it ended.
-            if self._writing and self._writing != get_ident():
+        def require_idle(self, verb: str) -> None:
+            if self.writing:
                 raise InvalidStateError(f"{verb}: {SHARED}")
 
-        @contextmanager
-        def _alone(self, verb: str) -> Iterator[None]:
-            """While this thread of execution writes: the others are refused, or it is noticed afterwards.
-
-            ``commit()``, which every save runs, does the same by itself.
-            """
-            me = get_ident()
-            if self._writing and self._writing != me:
-                self._require_idle(verb)
-            try:
-                self._writing = me
-                yield
-            finally:
-                self._writing = 0
-
-    def _writable(self) -> None:
+    def require_writable(self) -> None:
         if not ASYNC:
-            self._require_idle("a change")
-        self._here()
-        self._check_alive()
+            self.require_idle("a change")
+        self.ensure_loaded()
+        self.check_alive()
 
-    def _lower(self, value: Any, where: str) -> Any:
+    def lower(self, value: Any, where: str) -> Any:
         if type(value) is Personal:
-            return self._seal(value)
-        return lower(value, limits=self._limits, seal=self._seal, root=where)
+            return self.seal(value)
+        return lower(value, limits=self.limits, seal=self.seal, root=where)
 
     def _screened(self, value: Any, where: str) -> Any:
         screen = self.core.screen
         assert screen is not None
-        return lower(screen(value, where), limits=self._limits, seal=self._seal, root=where)
+        return lower(screen(value, where), limits=self.limits, seal=self.seal, root=where)
 
-    def _lift(self, node: Any) -> Any:
+    def lift(self, node: Any) -> Any:
         if type(node) is dict or type(node) is list:
             # There and back again in C takes a fraction of the time of walking through it.
-            return decode_plain(self._encoded(node), self._open_seal)
-        return lift(node, self._open_seal)
+            return decode_plain(self._encoded(node), self.open_seal)
+        return lift(node, self.open_seal)
 
-    def _seal(self, personal: Personal) -> Tagged:
-        return self.core.vault.seal(personal, self._sealed)
+    def seal(self, personal: Personal) -> Tagged:
+        return self.core.vault.seal(personal, self.sealed)
 
-    def _open_seal(self, tagged: Tagged) -> Any:
-        return self.core.vault.open(tagged, self._sealed)
+    def open_seal(self, tagged: Tagged) -> Any:
+        return self.core.vault.open(tagged, self.sealed)
 
-    async def _fetch(self, log: str, start: int, stop: int) -> list[Any]:
-        line, memo = self._line, self._memo
-        if line is None or memo is None or self._deleted or self._moving or memo.version.ttl_us is not None:
-            line, memo = self._require()
-        recent = memo.recent.get(log)
-        if recent is not None and stop - start < LARGE and (held := recent.between(start, stop)):
+    async def fetch(self, log: str, start: int, stop: int) -> list[Any]:
+        line, head = self.line, self.head
+        if line is None or head is None or self.deleted or self.moving or head.version.ttl_us is not None:
+            line, head = self.require()
+        recent = head.recent.get(log)
+        if recent is not None and stop - start < LARGE and (part := recent.between(start, stop)):
             # As the reader does it, which has more to ask: nearly always the newest, which are remembered.
-            block, before = held
-            newest: list[Any] = decode_plain(block, self._open_seal)
+            block, before = part
+            newest: list[Any] = decode_plain(block, self.open_seal)
             return newest[before : before + stop - start]
-        return await self.core.reader.items(line, log, start, stop, recent, self._open_seal)
+        return await self.core.reader.items(line, log, start, stop, recent, self.open_seal)
 
-    async def _fetch_raw(self, log: str, start: int, stop: int) -> list[bytes]:
-        return await self.core.reader.raw_items(self._require()[0], log, start, stop)
+    async def fetch_raw(self, log: str, start: int, stop: int) -> list[bytes]:
+        return await self.core.reader.raw_items(self.require()[0], log, start, stop)
 
-    async def _find_print(self, log: str, print_: bytes, count: int) -> list[int]:
+    async def find_print(self, log: str, print_: bytes, count: int) -> list[int]:
         """Committed positions below ``count`` whose fingerprint fits, the newest first."""
-        line, known = self._line, self._slot.prints.get(log)
+        line, known = self.line, self.slot.prints.get(log)
         if line is not None and not line.parent and known is not None and known.covers(count):
             return list(known.search(print_, 0, count))
         found: list[int] = []
@@ -369,8 +385,8 @@ class Handle(AwaitedFace):
             own = line.counts.get(log, 0) if line.parent else 0
             if count > own:
                 slot = recent = None
-                if line is self._line and self._memo is not None:
-                    slot, recent = self._slot, self._memo.recent.get(log)
+                if line is self.line and self.head is not None:
+                    slot, recent = self.slot, self.head.recent.get(log)
                 prints = await self.core.prints(line, log, count, slot, recent)
                 found.extend(prints.search(print_, own, count - own))
                 if prints.lost:
@@ -379,6 +395,26 @@ class Handle(AwaitedFace):
                 count = own
             line = await self.core.reader.parent(line) if line.parent else None
         return found
+
+    async def find_version(self, version: AnyVersion) -> Version:
+        """A version of this thread. Raises :class:`VersionNotFoundError`."""
+        line, head = self.require()
+        if isinstance(version, Version):
+            seq, wanted = version.seq, version.id
+        elif isinstance(version, str):
+            seq, _ = parse_version_id(version)
+            wanted = version
+        elif isinstance(version, int) and not isinstance(version, bool):
+            seq, wanted = version, None
+        else:
+            raise UsageError(f"a version is a Version, its seq or its id, not {type(version).__name__}")
+        if seq == head.seq and wanted in (None, head.version.id):
+            return head.version
+        if 1 <= seq <= head.seq:
+            found, _ = await self.core.reader.version(line, seq)
+            if wanted in (None, found.id):
+                return found
+        raise VersionNotFoundError(f"{self.name!r} has no version {wanted or seq}")
 
 
 def _screened_document() -> type[Document]:

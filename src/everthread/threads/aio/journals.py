@@ -118,18 +118,16 @@ async def _owner(backend: AsyncBackend, uid: str) -> str | None:
     return None
 
 
-async def take_along(source: AsyncThread, line: Line, uid: bytes) -> AsyncThread | None:
+async def take_along(core: Core, line: Line, uid: bytes) -> AsyncThread | None:
     """Fork the companion of ``line`` for the line ``uid``, which isn't there yet.
 
     Before the fork itself, so that no fork is ever without what its source had: a crash in between leaves a
     companion that nobody reaches, nothing worse.
     """
-    core = source.core
     if await core.backend.find(_space(core, JOURNAL), line.uid.hex()) is None:
         return None
     core = beside(core)
-    companion = type(source)(core, line.uid.hex())
-    await companion._load()
+    companion = await _open(core, line.uid.hex())
     made = await companion.fork(uid.hex())
     why = None if companion.recovered is None else str(companion.recovered)
     if why is not None and LOSSES not in made.state:
@@ -139,37 +137,43 @@ async def take_along(source: AsyncThread, line: Line, uid: bytes) -> AsyncThread
     return made
 
 
-async def remove(thread: AsyncThread, line: Line) -> None:
+async def remove(core: Core, line: Line) -> None:
     """Delete the companion of a line that has been deleted."""
-    core = beside(thread.core)
+    core = beside(core)
     if await core.backend.find(core.space, line.uid.hex()) is not None:
         with suppress(EverthreadError):
-            companion = type(thread)(core, line.uid.hex())
-            await companion._load()
-            await companion.delete()
+            await (await _open(core, line.uid.hex())).delete()
+
+
+async def _open(core: Core, name: str) -> AsyncThread:
+    # Threads are made of this module, among others.
+    from everthread.threads.aio.thread import AsyncThread
+
+    companion = AsyncThread(core, name)
+    await companion.handle.load()
+    return companion
 
 
 # Threads whose time is over: absent for everybody, and removed by whoever needs the name.
 
 
-async def bury(thread: AsyncThread, name: str) -> bool:
+async def bury(core: Core, name: str) -> bool:
     """Delete the thread of this name if it has expired; whether the name may be free now."""
-    core = thread.core
     found = await core.backend.find(core.space, name)
     if found is None:
         return True
     if left_s(found, core.runtime.now_us()) > 0:
         return False
-    await remove_expired(thread, found)
+    await remove_expired(core, found)
     return True
 
 
-async def remove_expired(thread: AsyncThread, found: Found) -> bool:
+async def remove_expired(core: Core, found: Found) -> bool:
     """Delete an expired thread, unless somebody has written to it meanwhile (by another clock)."""
     assert found.newest is not None
-    core, line = thread.core, found.line
+    line = found.line
     if not await core.backend.delete(line, found.newest.hash):
         return False
-    await remove(thread, line)
-    core.memos.slot(line.uid).forget()
+    await remove(core, line)
+    core.head_cache.slot(line.uid).forget()
     return True

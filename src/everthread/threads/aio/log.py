@@ -9,13 +9,13 @@ from everthread.codec import records
 from everthread.codec.values import decode, decode_plain, encode, is_plain, lower, same
 from everthread.errors import InvalidStateError, InvalidValueError
 from everthread.history.logs import EMPTY_LOG, LogState, Prints
-from everthread.threads.colours import ASYNC, StreamReads
 from everthread.threads.document import CUT, WHOLE
 from everthread.threads.nodes import READ_ONLY, clone
 from everthread.threads.sealing import same_content
+from everthread.threads.twins import ASYNC, StreamReads
 
 if TYPE_CHECKING:
-    from everthread.threads.aio.thread import AsyncThread
+    from everthread.threads.aio.handle import Handle
 
 
 # ── a log at one version ──
@@ -86,15 +86,15 @@ class AsyncLog(AsyncLogView):
     #: The state that the last record held.
     _recorded_state = EMPTY_LOG
 
-    def __init__(self, thread: AsyncThread, name: str) -> None:
-        self._thread = thread
+    def __init__(self, handle: Handle, name: str) -> None:
+        self._handle = handle
         self.name = name
         #: Encoded items not committed yet, at the physical positions from ``_base.count`` on.
         self._new: list[bytes] = []
         #: Their fingerprints.
         self._prints = bytearray()
         self._splices: list[list[Any]] = []
-        if thread.core.screen is not None:
+        if handle.core.screen is not None:
             # Only then: stores without detectors don't pay for a look.
             self._prepare = self._screened  # type: ignore[method-assign]
         if ASYNC:
@@ -122,9 +122,9 @@ class AsyncLog(AsyncLogView):
         return bool(self._splices) or self._cut == CUT
 
     def _now(self) -> LogState:
-        thread = self._thread
-        if thread._moving or not thread._pinned:
-            thread._here()
+        handle = self._handle
+        if handle.moving or not handle.pinned:
+            handle.ensure_loaded()
         return self._current
 
     if ASYNC:
@@ -145,7 +145,7 @@ class AsyncLog(AsyncLogView):
 
             Does first what ``truncate_from()`` and ids of the caller's had left to be done.
             """
-            await self._thread._load()
+            await self._handle.load()
             await self._settle_deferred()
             return await super().read(start, stop)
 
@@ -153,13 +153,13 @@ class AsyncLog(AsyncLogView):
         edge = self._base.count
         # Taken before the store is asked: a commit may end meanwhile, and then nothing is pending any more.
         pending = self._new[max(start - edge, 0) : stop - edge] if stop > edge else []
-        items = await self._thread._fetch(self.name, start, min(stop, edge)) if start < edge else []
+        items = await self._handle.fetch(self.name, start, min(stop, edge)) if start < edge else []
         if pending:
-            items.extend(decode_plain(raw, self._thread._open_seal) for raw in pending)
+            items.extend(decode_plain(raw, self._handle.open_seal) for raw in pending)
         return items
 
     def _splice(self, at: int, remove: int, raws: list[bytes], prints: list[bytes]) -> None:
-        self._thread._touch()
+        self._handle.touch()
         # Still set afterwards, this was interrupted half done, and must not be committed.
         self._cut = CUT
         position = self._current.count
@@ -222,7 +222,7 @@ class AsyncLog(AsyncLogView):
         edge, pending = self._base.count, self._new
         for first, last in state.ranges(start, stop):
             if first < edge:
-                raws.extend(await self._thread._fetch_raw(self.name, first, min(last, edge)))
+                raws.extend(await self._handle.fetch_raw(self.name, first, min(last, edge)))
             raws.extend(pending[max(first - edge, 0) : max(last - edge, 0)])
         return raws
 
@@ -234,9 +234,9 @@ class AsyncLog(AsyncLogView):
         A dictionary without an ``"id"`` gets one. The same id again: nothing happens if the content is the
         same, :class:`InvalidValueError` if it differs.
         """
-        thread = self._thread
-        if thread._moving or thread._deleted or thread._writing or not thread._pinned:
-            thread._writable()
+        handle = self._handle
+        if handle.moving or handle.deleted or handle.writing or not handle.pinned:
+            handle.require_writable()
         lowered, item_id, print_ = self._prepare(item)
         if item_id is None or print_:
             if ASYNC and self._deferred:
@@ -259,7 +259,7 @@ class AsyncLog(AsyncLogView):
             self._add(lowered, item_id, print_=print_)
         elif not await self._same_at(at, lowered):
             raise InvalidValueError(
-                f"{self.name} already holds an item with the id {self._thread._lift(item_id)!r} and other "
+                f"{self.name} already holds an item with the id {self._handle.lift(item_id)!r} and other "
                 "content; give the new one another id, or replace it within a step",
                 path=f"{self.name}[{at}]",
             )
@@ -268,7 +268,7 @@ class AsyncLog(AsyncLogView):
         """Append several, all or none; their ids."""
         if isinstance(items, str | bytes | dict) or not isinstance(items, Iterable):
             raise InvalidValueError(f"{self.name}.extend() takes several items; use append() for one")
-        self._thread._writable()
+        self._handle.require_writable()
         before = self._pending()
         if ASYNC:
             deferred = len(self._deferred)
@@ -279,7 +279,7 @@ class AsyncLog(AsyncLogView):
             self._take_back(before)
             if ASYNC:
                 del self._deferred[deferred:]
-            self._thread._untouch()
+            self._handle.untouch()
             raise
 
     if ASYNC:
@@ -289,9 +289,9 @@ class AsyncLog(AsyncLogView):
 
             An absent id removes nothing.
             """
-            self._thread._writable()
-            self._defer(_TRUNCATE, self._thread._lower(message_id, "id"))
-            self._thread._touch()
+            self._handle.require_writable()
+            self._defer(_TRUNCATE, self._handle.lower(message_id, "id"))
+            self._handle.touch()
 
         def _defer(self, lowered: Any, item_id: Any) -> None:
             """Note an edit that only the store can settle. ``lowered``: the item, or a truncation."""
@@ -318,7 +318,7 @@ class AsyncLog(AsyncLogView):
                         self._new, self._prints = settled._new, settled._prints
                         self._deferred = []
                 finally:
-                    self._thread._untouch()
+                    self._handle.untouch()
 
         async def _edit(self, lowered: Any, item_id: Any) -> None:
             if lowered is _TRUNCATE:
@@ -332,7 +332,7 @@ class AsyncLog(AsyncLogView):
             """A copy of this log without the edits that wait for the store."""
             assert self._before_deferred is not None
             state, kept, splices = self._before_deferred
-            copy = AsyncLog(self._thread, self.name)
+            copy = AsyncLog(self._handle, self.name)
             copy._base, copy._current = self._base, state
             copy._new, copy._prints = self._new[:kept], self._prints[: 4 * kept]
             copy._splices = [list(splice) for splice in splices]
@@ -349,14 +349,14 @@ class AsyncLog(AsyncLogView):
                 self._defer(lowered, item_id)
                 if lowered is not _TRUNCATE:
                     self._add(lowered, item_id)
-                self._thread._touch()
+                self._handle.touch()
 
     else:
 
         def truncate_from(self, message_id: Any) -> int:
             """Remove the item with this id and all after it; how many went. An absent id removes nothing."""
-            self._thread._writable()
-            return self._truncate(self._thread._lower(message_id, "id"))
+            self._handle.require_writable()
+            return self._truncate(self._handle.lower(message_id, "id"))
 
     async def _truncate(self, item_id: Any) -> int:
         at = await self._find(item_id)
@@ -371,14 +371,14 @@ class AsyncLog(AsyncLogView):
         if ASYNC:
             await self._settle_deferred()
         self._now()
-        return await self._find(self._thread._lower(message_id, "id"))
+        return await self._find(self._handle.lower(message_id, "id"))
 
     async def _find(self, wanted: Any, print_: bytes = b"") -> int | None:
         """The index of the item whose lowered id this is."""
         print_ = print_ or records.fingerprint(wanted)
         state, edge = self._current, self._base.count
         # The newest first: what is pending, then what is committed.
-        positions = await self._thread._find_print(self.name, print_, edge)
+        positions = await self._handle.find_print(self.name, print_, edge)
         if self._new:
             if self._sought.row is not self._prints:
                 self._sought = Prints(self._prints)
@@ -393,7 +393,7 @@ class AsyncLog(AsyncLogView):
         return None
 
     def _screened(self, item: Any, new_id: Any = None) -> tuple[Any, Any, bytes]:
-        screen = self._thread.core.screen
+        screen = self._handle.core.screen
         assert screen is not None
         return AsyncLog._prepare(self, screen(item, self.name), new_id)
 
@@ -402,28 +402,28 @@ class AsyncLog(AsyncLogView):
 
         Its inside may still be the caller's: it is to be encoded, or copied, before the caller goes on.
         """
-        thread = self._thread
-        if type(item) is dict and is_plain(item, thread._limits):
+        handle = self._handle
+        if type(item) is dict and is_plain(item, handle.limits):
             lowered = item.copy()
         else:
             try:
-                lowered = lower(item, limits=thread._limits, seal=thread._seal, root=self.name)
+                lowered = lower(item, limits=handle.limits, seal=handle.seal, root=self.name)
             except InvalidValueError:
                 # Refused: only now is it worth saying where in the log it would have stood.
-                lowered = thread._lower(item, f"{self.name}[{self._now().length}]")
+                lowered = handle.lower(item, f"{self.name}[{self._now().length}]")
         if type(lowered) is not dict:
             return lowered, None, b""
         item_id = lowered.get("id")
         if item_id is not None:
             return lowered, item_id, b""
-        item_id, print_ = (new_id, b"") if new_id is not None else thread._runtime.item_id()
+        item_id, print_ = (new_id, b"") if new_id is not None else handle.runtime.item_id()
         lowered["id"] = item_id
         return lowered, item_id, print_
 
     def _add(
         self, lowered: Any, item_id: Any, at: int | None = None, remove: int = 0, print_: bytes = b""
     ) -> None:
-        raw = encode(lowered, self._thread._limits, self.name)
+        raw = encode(lowered, self._handle.limits, self.name)
         if not print_:
             print_ = records.NO_FINGERPRINT if item_id is None else records.fingerprint(item_id)
         state = self._current
@@ -431,7 +431,7 @@ class AsyncLog(AsyncLogView):
             self._splice(at, remove, [raw], [print_])
             return
         # What every append runs: the same as a splice at the end, with less ado.
-        self._thread._logs_touched = True
+        self._handle.logs_touched = True
         self._cut = CUT
         self._new.append(raw)
         self._prints += print_
@@ -450,9 +450,9 @@ class AsyncLog(AsyncLogView):
         raws = (
             self._new[first - edge :]
             if first >= edge
-            else await self._thread._fetch_raw(self.name, first, last)
+            else await self._handle.fetch_raw(self.name, first, last)
         )
-        return same_content(decode(raws[0]), lowered, self._thread._open_seal)
+        return same_content(decode(raws[0]), lowered, self._handle.open_seal)
 
     async def _upsert(self, item: Any, new_id: Any, at: int | None) -> Any:
         """Within a step: replace the item with this id where it stands, else insert at ``at``."""

@@ -10,8 +10,8 @@ from everthread.history.chain import HASH_KEPT
 from everthread.history.diff import copy_tree, diff_documents
 from everthread.history.logs import EMPTY_LOG, LogState, common_prefix
 from everthread.stores.contract import Line
-from everthread.threads.colours import ASYNC
-from everthread.threads.head_cache import Memo, from_snapshot
+from everthread.threads.head_cache import CachedHead, from_snapshot
+from everthread.threads.twins import ASYNC
 from everthread.versions import Version
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ async def find_landed(handle: Handle, line: Line, seq: int) -> Landed | None:
         raise
     except EverthreadError:
         return None
-    digest = next((d for d in handle._attempted if d[:HASH_KEPT] == found[:HASH_KEPT]), None)
-    if digest is None or (version.kind == "rewind" and handle._dirty):
+    digest = next((d for d in handle.attempted if d[:HASH_KEPT] == found[:HASH_KEPT]), None)
+    if digest is None or (version.kind == "rewind" and handle.dirty):
         # What was changed since a rewind that landed was meant for the state before it.
         return None
     loaded = await reader.load(line, seq)
@@ -48,39 +48,39 @@ async def find_landed(handle: Handle, line: Line, seq: int) -> Landed | None:
     return Landed(version)
 
 
-async def carry(handle: Handle, line: Line, landed: Memo) -> None:
+async def carry(handle: Handle, line: Line, landed: CachedHead) -> None:
     """Stand on a version that holds part of what was pending, and keep what was changed beyond it."""
     if ASYNC:
-        was, handle._writing = handle._writing, True
+        was, handle.writing = handle.writing, True
         try:
             changes = await _changes_beyond(handle, landed)
         finally:
-            handle._writing = was
-        deferred = {name: log._deferred for name, log in handle._logs.items()}
+            handle.writing = was
+        deferred = {name: log._deferred for name, log in handle.logs.items()}
     else:
         changes = await _changes_beyond(handle, landed)
     ops = []
-    if handle._document is not None and handle._document.dirty:
-        ops = copy_tree(diff_documents(landed.build_document(), handle._document.raw))
-    sealed = handle._sealed
-    handle._stand(line, landed, "rebasing")
-    handle._sealed = sealed
-    if ops and handle._document is not None:
-        handle._document.apply(ops)
+    if handle.document is not None and handle.document.dirty:
+        ops = copy_tree(diff_documents(landed.build_document(), handle.document.raw))
+    sealed = handle.sealed
+    handle.stand(line, landed, "rebasing")
+    handle.sealed = sealed
+    if ops and handle.document is not None:
+        handle.document.apply(ops)
     for name, at, remove, raws, prints in changes:
         if raws or remove:
-            handle._log(name)._splice(at, remove, raws, prints)
+            handle.log(name)._splice(at, remove, raws, prints)
     if ASYNC:
         for name, edits in deferred.items():
-            handle._log(name)._defer_again(edits)
-    handle._moving = ""
+            handle.log(name)._defer_again(edits)
+    handle.moving = ""
 
 
-async def _changes_beyond(handle: Handle, landed: Memo) -> list[Change]:
+async def _changes_beyond(handle: Handle, landed: CachedHead) -> list[Change]:
     """What the pending changes of all logs do beyond those that landed."""
     states = _states(handle)
     changes = [
-        await _beyond(handle._logs[name], state, landed.logs.get(name, EMPTY_LOG))
+        await _beyond(handle.logs[name], state, landed.logs.get(name, EMPTY_LOG))
         for name, state in states.items()
     ]
     if ASYNC and _states(handle) != states:
@@ -90,7 +90,7 @@ async def _changes_beyond(handle: Handle, landed: Memo) -> list[Change]:
 
 
 def _states(handle: Handle) -> dict[str, LogState]:
-    return {name: log._firm if ASYNC else log._current for name, log in handle._logs.items() if log._dirty}
+    return {name: log._firm if ASYNC else log._current for name, log in handle.logs.items() if log._dirty}
 
 
 async def _beyond(log: AsyncLog, current: LogState, landed: LogState) -> Change:

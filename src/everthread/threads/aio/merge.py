@@ -21,14 +21,14 @@ from everthread.stores.contract import Line
 from everthread.threads.aio.commit import write_alone
 from everthread.threads.aio.lost_ack import find_landed
 from everthread.threads.aio.reader import Reader, Stretch
-from everthread.threads.colours import ASYNC
-from everthread.threads.head_cache import Memo
+from everthread.threads.head_cache import CachedHead
 from everthread.threads.sealing import same_content
+from everthread.threads.twins import ASYNC
 from everthread.versions import Version
 
 if TYPE_CHECKING:
+    from everthread.threads.aio.handle import Handle
     from everthread.threads.aio.log import AsyncLog
-    from everthread.threads.aio.thread import AsyncThread
 
 Item = tuple[Any, Any]
 Choice = str | Callable[[Conflict], Any] | None
@@ -37,43 +37,43 @@ Choice = str | Callable[[Conflict], Any] | None
 # ── rebase ───────────────────────────────────────────────────────────────────────────────────
 
 
-async def rebase(thread: AsyncThread) -> Version | None:
+async def rebase(handle: Handle) -> Version | None:
     """Move a handle's uncommitted changes onto the newest version of its line."""
-    core = thread.core
-    found = await core.find(thread.name)
-    if thread._line is not None and (found is None or found.line.uid != thread._line.uid):
-        thread._deleted = True
-        raise ThreadDeletedError(f"the thread {thread.name!r} was deleted; deletion is final")
+    core = handle.core
+    found = await core.find(handle.name)
+    if handle.line is not None and (found is None or found.line.uid != handle.line.uid):
+        handle.deleted = True
+        raise ThreadDeletedError(f"the thread {handle.name!r} was deleted; deletion is final")
     if found is None:
-        return thread.head
-    if thread._attempted and thread._memo is not None:
+        return handle.version
+    if handle.attempted and handle.head is not None:
         # A commit whose answer was lost may be part of what is newer: then it isn't somebody else's.
-        await find_landed(thread, found.line, thread._memo.seq + 1)
+        await find_landed(handle, found.line, handle.head.seq + 1)
     newest = await core.head(found)
-    if thread._memo is not None and newest.hash == thread._memo.hash:
-        return thread.head
+    if handle.head is not None and newest.hash == handle.head.hash:
+        return handle.version
     if ASYNC:
-        await thread._settle_logs()
-        states = [log._current for log in thread._logs.values()]
-    logs, conflicts = await _rebased_logs(thread, found.line, newest)
+        await handle.settle_logs()
+        states = [log._current for log in handle.logs.values()]
+    logs, conflicts = await _rebased_logs(handle, found.line, newest)
     if ASYNC:
-        thread._require_idle("rebase()")
-        if states != [log._current for log in thread._logs.values()] or thread._unsettled:
+        handle.require_idle("rebase()")
+        if states != [log._current for log in handle.logs.values()] or handle.unsettled:
             # Another task went on editing while the store was asked.
-            return await rebase(thread)
-    document, increments = _rebased_document(thread, newest)
+            return await rebase(handle)
+    document, increments = _rebased_document(handle, newest)
     conflicts = [*document.conflicts, *conflicts]
     if conflicts:
         raise MergeConflictError(
-            f"{len(conflicts)} changes of {thread.name!r} collide with {newest.version}: "
+            f"{len(conflicts)} changes of {handle.name!r} collide with {newest.version}: "
             + ", ".join(c.where for c in conflicts[:5]),
             conflicts=conflicts,
-            expected=thread.head,
+            expected=handle.version,
             actual=newest.version,
         )
-    sealed, tracked = thread._sealed, thread._doc()
-    thread._stand(found.line, newest, "rebasing")
-    thread._sealed = sealed
+    sealed, tracked = handle.sealed, handle.open_document()
+    handle.stand(found.line, newest, "rebasing")
+    handle.sealed = sealed
     ops = diff_documents(tracked.raw, document.document)
     # An increment stays one, so that it can be rebased again.
     tracked.apply(
@@ -82,16 +82,18 @@ async def rebase(thread: AsyncThread) -> Version | None:
     for name, splices in logs.items():
         for at, remove, raws, prints in splices:
             if raws or remove:
-                thread._log(name)._splice(at, remove, raws, prints)
-    thread._moving = ""
-    return thread.head
+                handle.log(name)._splice(at, remove, raws, prints)
+    handle.moving = ""
+    return handle.version
 
 
-def _rebased_document(thread: AsyncThread, newest: Memo) -> tuple[Merged, dict[Any, Any]]:
-    base = thread._memo.build_document() if thread._memo else {}
-    increments = dict(thread._doc().increments())
+def _rebased_document(handle: Handle, newest: CachedHead) -> tuple[Merged, dict[Any, Any]]:
+    base = handle.head.build_document() if handle.head else {}
+    increments = dict(handle.open_document().increments())
     theirs = newest.build_document()
-    merged = merge_documents(base, thread._doc().raw, theirs, increments=increments, lift=thread._lift)
+    merged = merge_documents(
+        base, handle.open_document().raw, theirs, increments=increments, lift=handle.lift
+    )
     return merged, increments
 
 
@@ -99,23 +101,23 @@ _Splice = tuple[int, int, list[bytes], list[bytes]]
 
 
 async def _rebased_logs(
-    thread: AsyncThread, line: Line, newest: Memo
+    handle: Handle, line: Line, newest: CachedHead
 ) -> tuple[dict[str, list[_Splice]], list[Conflict]]:
     logs: dict[str, list[_Splice]] = {}
     conflicts: list[Conflict] = []
-    dirty = {name: log for name, log in thread._logs.items() if log._dirty}
+    dirty = {name: log for name, log in handle.logs.items() if log._dirty}
     for name, log in dirty.items():
         theirs = newest.logs.get(name, EMPTY_LOG)
         ours_appends = all(not s[2] and s[1] >= log._base.length for s in log._splices)
         if theirs.pieces == log._base.pieces:
             logs[name] = [_as_splice(log, s) for s in log._splices]
         elif ours_appends and _still_ends(log._base, theirs):
-            tail = await _tail(thread, line, name, theirs, common_prefix(log._base, theirs))
+            tail = await _tail(handle, line, name, theirs, common_prefix(log._base, theirs))
             mine = [_pair(raw) for raw in log._new]
-            merged = merge_tails(tail, mine, path=(name,), equal=_equal_for(thread), lift=thread._lift)
+            merged = merge_tails(tail, mine, path=(name,), equal=_equal_for(handle), lift=handle.lift)
             conflicts.extend(merged.conflicts)
             fresh = merged.items[len(tail) :]
-            raws = [encode(content, thread._limits) for _, content in fresh]
+            raws = [encode(content, handle.limits) for _, content in fresh]
             logs[name] = [(theirs.length, 0, raws, [_print(item_id) for item_id, _ in fresh])]
         else:
             conflicts.append(Conflict((name,), log._base.length, len(log), theirs.length))
@@ -134,8 +136,8 @@ def _as_splice(log: AsyncLog, splice: list[Any]) -> _Splice:
     return at, remove, log._new[start : start + insert], [prints[4 * i : 4 * i + 4] for i in range(insert)]
 
 
-def _equal_for(thread: AsyncThread) -> Callable[[Any, Any], bool]:
-    return lambda a, b: same_content(a, b, thread._open_seal)
+def _equal_for(handle: Handle) -> Callable[[Any, Any], bool]:
+    return lambda a, b: same_content(a, b, handle.open_seal)
 
 
 def _pair(raw: bytes) -> Item:
@@ -147,33 +149,35 @@ def _print(item_id: Any) -> bytes:
     return records.NO_FINGERPRINT if item_id is None else records.fingerprint(item_id)
 
 
-async def _tail(thread: AsyncThread, line: Line, name: str, state: LogState, start: int) -> list[Item]:
+async def _tail(handle: Handle, line: Line, name: str, state: LogState, start: int) -> list[Item]:
     """The items of a log from an index on, as pairs of id and lowered content."""
     raws: list[bytes] = []
     for first, last in state.ranges(start, state.length):
-        raws.extend(await thread.core.reader.raw_items(line, name, first, last))
+        raws.extend(await handle.core.reader.raw_items(line, name, first, last))
     return [_pair(raw) for raw in raws]
 
 
 # ── merge ────────────────────────────────────────────────────────────────────────────────────
 
 
-async def merge(thread: AsyncThread, other: AsyncThread, choice: Choice, label: str | None) -> Merge:
+async def merge(handle: Handle, other: Handle, choice: Choice, label: str | None) -> Merge:
     """Three-way merge of ``other``'s head into ``thread``, committed if nothing is left to decide."""
     if isinstance(choice, str) and choice not in ("ours", "theirs"):
         raise InvalidValueError('resolve takes "ours", "theirs" or a function from a conflict to a value')
-    _, ours = thread._require()
-    their_line, theirs = other._require()
-    common = await _common(thread, other)
-    reader = thread.core.reader
+    _, ours = handle.require()
+    their_line, theirs = other.require()
+    common = await _common(handle, other)
+    reader = handle.core.reader
     owner = await reader.owner(their_line, theirs.seq)
     if common is not None and common[0].uid == owner.uid and common[1] == theirs.seq:
         return Merge(ours.version)
     base = (await reader.load(*common[:2])).snapshot if common else Snapshot.empty()
     by_position = bool(common and common[2])
-    merged = merge_documents(base.document, thread._doc().raw, theirs.build_document(), lift=thread._lift)
+    merged = merge_documents(
+        base.document, handle.open_document().raw, theirs.build_document(), lift=handle.lift
+    )
     logs = {
-        name: await _merged_log(thread, other, name, base.logs.get(name, EMPTY_LOG), common, by_position)
+        name: await _merged_log(handle, other, name, base.logs.get(name, EMPTY_LOG), common, by_position)
         for name in sorted({*ours.logs, *theirs.logs})
         if "\0" not in name
     }
@@ -182,31 +186,31 @@ async def merge(thread: AsyncThread, other: AsyncThread, choice: Choice, label: 
         return Merge(None, tuple(conflicts))
     document = merged.document
     if merged.conflicts and choice is not None:
-        document = resolve_documents(merged, choice, lower=lambda v: thread._lower(v, "state"))  # type: ignore[arg-type]
+        document = resolve_documents(merged, choice, lower=lambda v: handle.lower(v, "state"))  # type: ignore[arg-type]
     if ASYNC:
         # Another task may have edited this handle meanwhile.
-        thread._require_clean("merge()")
+        handle.require_clean("merge()")
     try:
-        thread._doc().apply(diff_documents(thread._doc().raw, document))
+        handle.open_document().apply(diff_documents(handle.open_document().raw, document))
         for name, log in logs.items():
-            log.settle(thread, name, choice)
+            log.settle(handle, name, choice)
         segment = theirs.segment if owner.uid == their_line.uid else their_line.parent_segment
         contained = _newer(ours.merged, theirs.merged, {owner.uid: [theirs.seq, segment]})
         source = (owner.uid, theirs.seq, segment, theirs.version.id)
         version = await write_alone(
-            thread, "merge()", kind=records.MERGE, label=label, source=source, merged=contained
+            handle, "merge()", kind=records.MERGE, label=label, source=source, merged=contained
         )
     except BaseException:
-        thread._drop_changes()
+        handle.drop_changes()
         raise
     return Merge(version)
 
 
-async def _common(thread: AsyncThread, other: AsyncThread) -> tuple[Line, int, bool] | None:
+async def _common(handle: Handle, other: Handle) -> tuple[Line, int, bool] | None:
     """The newest version that both sides contain, and whether both share its log positions."""
-    reader = thread.core.reader
-    line, ours = thread._require()
-    their_line, theirs = other._require()
+    reader = handle.core.reader
+    line, ours = handle.require()
+    their_line, theirs = other.require()
     mine = await _contained(reader, line, ours.seq, ours.segment, ours.merged)
     others = await _contained(reader, their_line, theirs.seq, theirs.segment, theirs.merged)
     found = dict.fromkeys(
@@ -280,14 +284,14 @@ class _MergedLog(msgspec.Struct):
     result: list[Item]
     conflicts: tuple[Conflict, ...] = ()
 
-    def settle(self, thread: AsyncThread, name: str, choice: Choice) -> None:
+    def settle(self, handle: Handle, name: str, choice: Choice) -> None:
         """Write the result into the handle's log, as one splice of what really differs."""
         result = self.result
         if self.conflicts and choice == "theirs":
-            result = self._decided(thread, name, lambda conflict: conflict.theirs)
+            result = self._decided(handle, name, lambda conflict: conflict.theirs)
         elif self.conflicts and callable(choice):
-            result = self._decided(thread, name, choice)
-        log = thread._log(name)
+            result = self._decided(handle, name, choice)
+        log = handle.log(name)
         head = 0
         while head < min(len(self.ours), len(result)) and same(self.ours[head][1], result[head][1]):
             head += 1
@@ -298,42 +302,42 @@ class _MergedLog(msgspec.Struct):
         fresh = result[head : len(result) - tail]
         remove = len(self.ours) - head - tail
         if fresh or remove:
-            raws = [encode(content, thread._limits) for _, content in fresh]
+            raws = [encode(content, handle.limits) for _, content in fresh]
             log._splice(self.start + head, remove, raws, [_print(item_id) for item_id, _ in fresh])
 
-    def _decided(self, thread: AsyncThread, name: str, choose: Callable[[Conflict], Any]) -> list[Item]:
+    def _decided(self, handle: Handle, name: str, choose: Callable[[Conflict], Any]) -> list[Item]:
         result = list(self.result)
         for conflict in self.conflicts:
             value = choose(conflict)
             if len(conflict.path) == 1:
-                return [_pair(encode(thread._log(name)._prepare(v)[0])) for v in value]
-            lowered = thread._lower(value, name)
+                return [_pair(encode(handle.log(name)._prepare(v)[0])) for v in value]
+            lowered = handle.lower(value, name)
             at = next(i for i, (item_id, _) in enumerate(result) if same(item_id, conflict.path[1]))
             result[at] = (conflict.path[1], lowered)
         return result
 
 
 async def _merged_log(
-    thread: AsyncThread, other: AsyncThread, name: str, base: LogState, common: Any, by_position: bool
+    handle: Handle, other: Handle, name: str, base: LogState, common: Any, by_position: bool
 ) -> _MergedLog:
-    (line, ours), (their_line, theirs) = thread._require(), other._require()
+    (line, ours), (their_line, theirs) = handle.require(), other.require()
     mine, others = ours.logs.get(name, EMPTY_LOG), theirs.logs.get(name, EMPTY_LOG)
     start = min(common_prefix(base, mine), common_prefix(base, others)) if by_position else 0
-    old = await _tail(thread, common[0], name, base, start) if common else []
+    old = await _tail(handle, common[0], name, base, start) if common else []
     us, them = (
-        await _tail(thread, line, name, mine, start),
-        await _tail(thread, their_line, name, others, start),
+        await _tail(handle, line, name, mine, start),
+        await _tail(handle, their_line, name, others, start),
     )
     if _begins(us, old) and _begins(them, old):
         merged = merge_tails(
-            them[len(old) :], us[len(old) :], path=(name,), equal=_equal_for(thread), lift=thread._lift
+            them[len(old) :], us[len(old) :], path=(name,), equal=_equal_for(handle), lift=handle.lift
         )
         return _MergedLog(start, us, them, [*old, *merged.items], merged.conflicts)
     if _equal(us, old):
         return _MergedLog(start, us, them, them)
     if _equal(them, old) or _equal(us, them):
         return _MergedLog(start, us, them, us)
-    sides = [[thread._lift(content) for _, content in side] for side in (old, us, them)]
+    sides = [[handle.lift(content) for _, content in side] for side in (old, us, them)]
     return _MergedLog(start, us, them, us, (Conflict((name,), *sides),))
 
 

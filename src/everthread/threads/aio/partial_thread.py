@@ -13,15 +13,46 @@ from everthread.history.snapshots import Snapshot
 from everthread.stores.contract import Line
 from everthread.threads.aio.core import Core
 from everthread.threads.aio.fallback import readable_below
+from everthread.threads.aio.handle import AnyVersion, Handle
 from everthread.threads.aio.log import AsyncLogView
 from everthread.threads.aio.past import AsyncPast
 from everthread.threads.aio.reader import hash_below, placed
-from everthread.threads.aio.thread import MESSAGES, AnyVersion, AsyncThread
-from everthread.threads.colours import streamed
+from everthread.threads.aio.thread import MESSAGES, AsyncThread
 from everthread.threads.document import Document
 from everthread.threads.head_cache import Recent
+from everthread.threads.twins import streamed
 from everthread.values import Corrupt
 from everthread.versions import Version
+
+
+class PartialHandle(Handle):
+    """Stands on what can be read, and doesn't write."""
+
+    #: Why no version at all can be read.
+    lost: Corrupt | None = None
+
+    async def load_newest(self) -> None:
+        try:
+            await super().load_newest()
+        except StateCorruptedError as error:
+            self.lost = Corrupt(str(error))
+            self.stand(None, None)
+
+    def open_document(self) -> Document:
+        self.ensure_loaded()
+        if self.document is None:
+            self.document = Document(self.build_document(), lower=self.lower, lift=self.lift, writable=False)
+        return self.document
+
+    def require_writable(self) -> NoReturn:
+        raise InvalidStateError(
+            f"this handle on {self.name!r} was asked for with partial=True and only reads; "
+            "store.thread(name) gives one that writes"
+        )
+
+    async def fetch(self, log: str, start: int, stop: int) -> list[Any]:
+        line, head = self.require()
+        return await marked(self.core, line, log, start, stop, head.recent.get(log), self.open_seal)
 
 
 class AsyncPartialThread(AsyncThread):
@@ -32,62 +63,45 @@ class AsyncPartialThread(AsyncThread):
     rebuilt.
     """
 
-    _lost: Corrupt | None = None
+    handle: PartialHandle
 
-    async def _load_newest(self) -> None:
-        try:
-            await super()._load_newest()
-        except StateCorruptedError as error:
-            self._lost = Corrupt(str(error))
-            self._stand(None, None)
+    def __init__(self, core: Core, name: str) -> None:
+        super().__init__(core, name)
+        self.handle = PartialHandle(core, name)
 
     @property
     def state(self) -> Any:
         """The document, read only; a :class:`Corrupt` if it can't be rebuilt at any version."""
-        self._here()
-        return super().state if self._lost is None else self._lost
-
-    def _doc(self) -> Document:
-        self._here()
-        if self._document is None:
-            self._document = Document(
-                self._build_document(), lower=self._lower, lift=self._lift, writable=False
-            )
-        return self._document
-
-    def _writable(self) -> NoReturn:
-        raise InvalidStateError(
-            f"this handle on {self.name!r} was asked for with partial=True and only reads; "
-            "store.thread(name) gives one that writes"
-        )
+        self.handle.ensure_loaded()
+        return super().state if self.handle.lost is None else self.handle.lost
 
     async def commit(self, *args: Any, **options: Any) -> NoReturn:
         """Refused."""
-        self._writable()
+        self.handle.require_writable()
 
     async def rewind(self, version: AnyVersion) -> NoReturn:
         """Refused."""
-        self._writable()
+        self.handle.require_writable()
 
     async def rebase(self) -> NoReturn:
         """Refused."""
-        self._writable()
+        self.handle.require_writable()
 
     async def merge(self, *args: Any, **options: Any) -> NoReturn:
         """Refused."""
-        self._writable()
+        self.handle.require_writable()
 
     async def update(self, *args: Any, **options: Any) -> NoReturn:
         """Refused."""
-        self._writable()
+        self.handle.require_writable()
 
     async def delete(self) -> NoReturn:
         """Refused."""
-        self._writable()
+        self.handle.require_writable()
 
     def step(self, *args: Any, **options: Any) -> NoReturn:
         """Refused."""
-        self._writable()
+        self.handle.require_writable()
 
     @property
     def messages(self) -> Any:
@@ -96,18 +110,13 @@ class AsyncPartialThread(AsyncThread):
 
     def log(self, name: str) -> Any:
         """A log, read only; a :class:`Corrupt` stands in the place of each item that can't be read."""
-        self._here()
-        logs = self._memo.logs if self._memo is not None else {}
-        return AsyncPartialLog(self, name, logs.get(check_name(name, "log name"), EMPTY_LOG))
-
-    async def fetch(self, log: str, start: int, stop: int) -> list[Any]:
-        """Items by physical position, for the logs."""
-        line, memo = self._require()
-        return await marked(self.core, line, log, start, stop, memo.recent.get(log), self._open_seal)
+        self.handle.ensure_loaded()
+        logs = self.handle.head.logs if self.handle.head is not None else {}
+        return AsyncPartialLog(self.handle, name, logs.get(check_name(name, "log name"), EMPTY_LOG))
 
     async def at(self, version: AnyVersion) -> AsyncPast:
         """The thread as it was; its ``state`` is a :class:`Corrupt` if that version can't be rebuilt."""
-        line, memo = self._require()
+        line, head = self.handle.require()
         found: Version | None = None
         snapshot, lost = Snapshot.empty(), None
         try:
@@ -115,34 +124,37 @@ class AsyncPartialThread(AsyncThread):
             if beyond is not None:
                 found = (await self.core.reader.version(line, beyond))[0]
             else:
-                found = await self._resolve(version)
-            if memo.version.id == found.id:
-                snapshot = Snapshot(memo.build_document(), memo.logs, memo.segment, memo.merged)
+                found = await self.handle.find_version(version)
+            if head.version.id == found.id:
+                snapshot = Snapshot(head.build_document(), head.logs, head.segment, head.merged)
             else:
                 snapshot = (await self.core.reader.load(line, found.seq)).snapshot
         except StateCorruptedError as error:
             lost = Corrupt(str(error))
-        return AsyncPartialPast(self, line, found, snapshot, lost)
+        return AsyncPartialPast(self.handle, line, found, snapshot, lost)
 
     def _beyond(self, version: AnyVersion) -> int | None:
         """The seq of a version that comes after the last good one."""
-        if self._recovered is None:
+        recovered = self.handle.recovered
+        if recovered is None:
             return None
         if isinstance(version, str):
             seq, _ = parse_version_id(version)
         else:
             seq = version if isinstance(version, int) else version.seq
-        return seq if self._recovered.first <= seq <= self._recovered.last else None
+        return seq if recovered.first <= seq <= recovered.last else None
 
     @streamed
     async def history(self, limit: int | None = 20, before: AnyVersion | None = None) -> AsyncIterator[Any]:
         """The versions, newest first; a :class:`Corrupt` where one or several can't be read."""
-        await self._load()
-        if self._line is None or self._memo is None:
+        handle = self.handle
+        await handle.load()
+        if handle.line is None or handle.head is None:
             return
-        line, seq = self._line, self._memo.seq if self._recovered is None else self._recovered.last
+        line, recovered = handle.line, handle.recovered
+        seq = handle.head.seq if recovered is None else recovered.last
         if before is not None:
-            seq = (before if isinstance(before, int) else (await self._resolve(before)).seq) - 1
+            seq = (before if isinstance(before, int) else (await self.handle.find_version(before)).seq) - 1
         left = -1 if limit is None else limit
         while seq > 0 and left:
             found: list[Any]
@@ -157,22 +169,22 @@ class AsyncPartialLog(AsyncLogView):
 
     def append(self, item: Any) -> None:
         """Refused."""
-        self._source._writable()
+        self._source.require_writable()
 
     def extend(self, items: Any) -> None:
         """Refused."""
-        self._source._writable()
+        self._source.require_writable()
 
     def truncate_from(self, message_id: Any) -> None:
         """Refused."""
-        self._source._writable()
+        self._source.require_writable()
 
 
 class AsyncPartialPast(AsyncPast):
     """A version as far as it can be read."""
 
     def __init__(
-        self, handle: AsyncPartialThread, line: Line, version: Any, snapshot: Snapshot, lost: Corrupt | None
+        self, handle: PartialHandle, line: Line, version: Any, snapshot: Snapshot, lost: Corrupt | None
     ) -> None:
         super().__init__(handle, line, version, snapshot)
         self._lost = lost
@@ -184,7 +196,7 @@ class AsyncPartialPast(AsyncPast):
 
     async def fetch(self, log: str, start: int, stop: int) -> list[Any]:
         handle = self._handle
-        return await marked(handle.core, self._line, log, start, stop, None, handle._open_seal)
+        return await marked(handle.core, self._line, log, start, stop, None, handle.open_seal)
 
 
 async def marked(

@@ -11,8 +11,8 @@ from everthread.history.logs import EMPTY_LOG, LogState, common_prefix
 from everthread.history.snapshots import Snapshot
 from everthread.stores.contract import Line
 from everthread.threads.aio.log import AsyncLogView
-from everthread.threads.colours import AwaitedFace
 from everthread.threads.document import Document, TrackedDict
+from everthread.threads.twins import AwaitedFace
 from everthread.versions import Version
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class AsyncPast(AwaitedFace):
         if self._document is None:
             handle = self._handle
             self._document = Document(
-                self._snapshot.document, lower=handle._lower, lift=handle._lift, writable=False
+                self._snapshot.document, lower=handle.lower, lift=handle.lift, writable=False
             )
         return self._document.root
 
@@ -56,7 +56,7 @@ class AsyncPast(AwaitedFace):
     async def fetch(self, log: str, start: int, stop: int) -> list[Any]:
         """Items by physical position, for the log views."""
         core = self._handle.core
-        return await core.reader.items(self._line, log, start, stop, None, self._handle._open_seal)
+        return await core.reader.items(self._line, log, start, stop, None, self._handle.open_seal)
 
     def __repr__(self) -> str:
         return f"<{self._handle.name!r} at {self.version}>"

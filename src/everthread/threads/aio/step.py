@@ -14,16 +14,16 @@ from everthread.threads.aio.commit import write_alone
 from everthread.threads.aio.core import key_hash
 from everthread.threads.aio.keys import KeyFinder
 from everthread.threads.aio.lost_ack import Landed
-from everthread.threads.colours import ASYNC, AwaitedFace
+from everthread.threads.twins import ASYNC, AwaitedFace
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from everthread.stores.contract import Line
     from everthread.threads.aio.thread import AsyncThread
-    from everthread.threads.aio.update import Place
+    from everthread.threads.aio.update import Ticket
     from everthread.threads.document import TrackedDict
-    from everthread.threads.head_cache import Memo
+    from everthread.threads.head_cache import CachedHead
 
 #: The log that holds the results; no caller's log can have this name.
 STEP_LOG = "\0steps"
@@ -36,6 +36,7 @@ class AsyncStepLog:
 
     def __init__(self, step: AsyncStep, name: str) -> None:
         self._step = step
+        self._handle = step._handle
         self.name = name
         self._items: list[tuple[Any, str]] = []
 
@@ -44,15 +45,15 @@ class AsyncStepLog:
         self._step._check_open()
         slot = len(self._items)
         derived = self._step.message_id(slot if self.name == "messages" else f"{self.name}/{slot}")
-        lowered, item_id, _ = self._step._thread._log(self.name)._prepare(item, derived)
-        self._items.append((self._step._thread._lift(lowered), derived))
+        lowered, item_id, _ = self._handle.log(self.name)._prepare(item, derived)
+        self._items.append((self._handle.lift(lowered), derived))
         return item_id
 
     def extend(self, items: Sequence[Any]) -> list[Any]:
         return [self.append(item) for item in items]
 
     def __len__(self) -> int:
-        return len(self._step._thread._log(self.name)) + len(self._items)
+        return len(self._handle.log(self.name)) + len(self._items)
 
     if ASYNC:
 
@@ -62,7 +63,7 @@ class AsyncStepLog:
     else:
 
         def __getitem__(self, index: Any) -> Any:
-            both = [*self._step._thread._log(self.name).read(), *(item for item, _ in self._items)]
+            both = [*self._handle.log(self.name).read(), *(item for item, _ in self._items)]
             return both[index]
 
     def __repr__(self) -> str:
@@ -83,6 +84,7 @@ class AsyncStep(AwaitedFace):
 
     def __init__(self, thread: AsyncThread, key: str | Sequence[Any], attempt: int, slot: int | None) -> None:
         self._thread = thread
+        self._handle = thread.handle
         self.key = key
         self._text = _key_text(key, slot)
         if type(attempt) is not int or not 1 <= attempt < 2**31:
@@ -135,35 +137,35 @@ class AsyncStep(AwaitedFace):
     # ── entering and leaving ─────────────────────────────────────────────────────────────────
 
     async def __aenter__(self) -> AsyncStep:
-        thread = self._thread
-        thread._require_clean("step()")
+        thread, handle = self._thread, self._handle
+        handle.require_clean("step()")
         await thread.refresh()
         while True:
-            entered = await self._look(thread._line, thread._memo)
+            entered = await self._look(handle.line, handle.head)
             if self.done or entered >= self.attempt or self.attempt == 1:
                 break
             # A higher attempt than any before: from here on the lower ones may not write.
             try:
                 fence = (self._text, self.attempt, -1)
-                await write_alone(thread, "step()", kind=records.FENCE, key_hash=self._hash, step=fence)
+                await write_alone(handle, "step()", kind=records.FENCE, key_hash=self._hash, step=fence)
                 break
             except (Landed, ConflictError):
-                thread._drop_changes()
+                handle.drop_changes()
                 await thread.refresh()
-        self._entered = thread._memo.hash if thread._memo is not None else None
+        self._entered = handle.head.hash if handle.head is not None else None
         self._open = True
         return self
 
-    async def _look(self, line: Line | None, memo: Memo | None, leaving: bool = False) -> int:
+    async def _look(self, line: Line | None, head: CachedHead | None, leaving: bool = False) -> int:
         """Take note of a recorded result; the highest attempt entered so far. Raises if fenced off.
 
         On entering, a recorded result is there for every attempt: taking it writes nothing.
         """
-        if line is None or memo is None:
+        if line is None or head is None:
             return 0
         core = self._thread.core
-        heads = await KeyFinder(core, line, memo).heads(self._hash)
-        steps = [head.step for head in heads if head.step is not None]
+        heads = await KeyFinder(core, line, head).heads(self._hash)
+        steps = [each.step for each in heads if each.step is not None]
         highest = max((step[1] for step in steps), default=0)
         recorded = next((step for step in steps if step[2] >= 0), None)
         if highest > self.attempt and (leaving or recorded is None):
@@ -174,8 +176,8 @@ class AsyncStep(AwaitedFace):
             )
         if recorded is not None:
             at = recorded[2]
-            opened = self._thread._open_seal
-            (record,) = await core.reader.items(line, STEP_LOG, at, at + 1, memo.recent.get(STEP_LOG), opened)
+            opened = self._handle.open_seal
+            (record,) = await core.reader.items(line, STEP_LOG, at, at + 1, head.recent.get(STEP_LOG), opened)
             self.done = True
             self.result = record["result"]
         return highest
@@ -184,70 +186,70 @@ class AsyncStep(AwaitedFace):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._open = False
-        thread = self._thread
+        thread, handle = self._thread, self._handle
         if error is not None or self.done:
-            changed = error is None and thread._dirty
-            thread._drop_changes()
+            changed = error is None and handle.dirty
+            handle.drop_changes()
             if changed:
                 raise InvalidStateError(f"the step {self.key!r} was done already; its changes were not taken")
             return
-        lanes, name = thread.core.lanes, thread.name
-        place: Place | None = None
+        queue, name = thread.core.update_queue, thread.name
+        ticket: Ticket | None = None
         try:
             # On a conflict look again, and go on from there unless somebody else was first.
             while not await self._finish():
-                place = place or await lanes.enter(name)
+                ticket = ticket or await queue.enter(name)
                 await thread.rebase()
         except BaseException:
-            thread._drop_changes()
+            handle.drop_changes()
             raise
         finally:
-            if place is not None:
-                lanes.leave(place)
+            if ticket is not None:
+                queue.leave(ticket)
 
     async def _finish(self) -> bool:
         """Commit; False if somebody has written meanwhile, but not this step."""
-        thread = self._thread
-        standing = thread._memo.hash if thread._memo is not None else None
+        thread, handle = self._thread, self._handle
+        standing = handle.head.hash if handle.head is not None else None
         if standing != self._entered:
             # The handle was moved inside the block, or by a rebase since: is this still our step?
-            await self._look(thread._line, thread._memo, leaving=True)
+            await self._look(handle.line, handle.head, leaving=True)
             if self.done:
-                thread._drop_changes()
+                handle.drop_changes()
                 return True
             self._entered = standing
         if ASYNC:
-            await thread._settle_logs()
-        before = {name: log._pending() for name, log in thread._logs.items()}
+            await handle.settle_logs()
+        before = {name: log._pending() for name, log in handle.logs.items()}
         await self._place()
-        steps = thread._log(STEP_LOG)
+        steps = handle.log(STEP_LOG)
         ids = [item["id"] for log in self._logs.values() for item, _ in log._items if isinstance(item, dict)]
         record = {"key": self._family, "slot": self.slot, "ids": ids, "result": self.result}
         position = steps._current.count
-        steps._add(thread._lower(record, "step"), None)
+        steps._add(handle.lower(record, "step"), None)
         try:
             recorded = (self._text, self.attempt, position)
-            await write_alone(thread, "step()", key_hash=self._hash, step=recorded)
+            await write_alone(handle, "step()", key_hash=self._hash, step=recorded)
             return True
         except Landed:
             # Something this handle sent before the step; the step itself may or may not be recorded.
-            thread._drop_changes()
+            handle.drop_changes()
             await thread.refresh()
-            await self._look(thread._line, thread._memo, leaving=True)
+            await self._look(handle.line, handle.head, leaving=True)
             if not self.done:
                 raise ConflictError(f"the step {self.key!r} met a version of its own; run it again") from None
             return True
         except ConflictError:
             # Only what the step itself put there is taken back: it finds its place anew.
-            for name, log in thread._logs.items():
+            for name, log in handle.logs.items():
                 log._take_back(before.get(name))
-            thread._untouch()
+            handle.untouch()
             found = await thread.core.find(thread.name)
             if found is not None:
                 await self._look(found.line, await thread.core.head(found), leaving=True)
             if self.done:
                 # Somebody else recorded this step first: that result stands.
-                thread._drop_changes()
+                handle.drop_changes()
                 await thread.refresh()
                 return True
             return False
@@ -255,7 +257,7 @@ class AsyncStep(AwaitedFace):
     async def _place(self) -> None:
         """Put the step's items into the handle's logs: by id where they are known, else in slot order."""
         for name, log in self._logs.items():
-            target = self._thread._log(name)
+            target = self._handle.log(name)
             at = await self._place_of_slot(name)
             for item, derived in log._items:
                 before = len(target)
@@ -267,7 +269,7 @@ class AsyncStep(AwaitedFace):
         """Before the first item of a sibling with a higher slot; ``None`` for the end."""
         if self.slot is None:
             return None
-        steps, target = self._thread._log(STEP_LOG), self._thread._log(name)
+        steps, target = self._handle.log(STEP_LOG), self._handle.log(name)
         places: list[int | None] = []
         stop, near = len(steps), True
         while stop > 0 and near:

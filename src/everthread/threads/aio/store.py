@@ -20,10 +20,10 @@ from everthread.stores.contract import Capabilities, Found, Line
 from everthread.stores.contract_async import AsyncBackend
 from everthread.threads.aio.core import Core
 from everthread.threads.aio.fallback import last_good, remaining_lines
-from everthread.threads.colours import ASYNC, AwaitedFace, streamed
 from everthread.threads.lifetimes import Lifetime, left_s, ttl_us
 from everthread.threads.runtime import Runtime
 from everthread.threads.sealing import read_metadata
+from everthread.threads.twins import ASYNC, AwaitedFace, streamed
 from everthread.versions import NO_METADATA, ThreadInfo, Version
 
 if TYPE_CHECKING:
@@ -114,15 +114,15 @@ class AsyncThreadStore(AwaitedFace):
                 made = AsyncThreadStore._made = AsyncThread
             thread = made(self.core, name, validate)
         if strict:
-            thread._strict = True
+            thread.handle.strict = True
         if ttl is not None:
-            thread._ttl_us = ttl_us(ttl)
+            thread.handle.ttl_us = ttl_us(ttl)
         now = strict
         if ASYNC:
             # So that looking at the document and at lengths needn't wait later.
             now = True
         if now:
-            await thread._load()
+            await thread.handle.load()
         return thread
 
     @streamed
@@ -187,7 +187,7 @@ class AsyncThreadStore(AwaitedFace):
         line, newest = entry.line, entry.newest
         try:
             if newest is None:
-                return _told(line, (await self.core.reader.version(line, line.parent_seq))[0])
+                return _info_of(line, (await self.core.reader.version(line, line.parent_seq))[0])
             head = self.core.reader.head(newest, newest.seq)
             if entry.holed:
                 # The newest version may need what can't be read, or not.
@@ -197,7 +197,7 @@ class AsyncThreadStore(AwaitedFace):
             good = await last_good(self.core.reader, line, top)
             if good is None:
                 return ThreadInfo(name=line.name, seq=0, version_id="", updated_at_us=0, damaged=True)
-            return _told(line, good.version, damaged=True)
+            return _info_of(line, good.version, damaged=True)
         shown = read_metadata(head.metadata, self.core.reader.open) if head.metadata else NO_METADATA
         return ThreadInfo(
             name=line.name,
@@ -229,7 +229,7 @@ class AsyncThreadStore(AwaitedFace):
         return f"<store {self.url}{' closed' if self._closed else ''}>"
 
 
-def _told(line: Line, version: Version, *, damaged: bool = False) -> ThreadInfo:
+def _info_of(line: Line, version: Version, *, damaged: bool = False) -> ThreadInfo:
     return ThreadInfo(
         name=line.name,
         seq=version.seq,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from threading import get_ident
 from typing import Any
 
 from everthread.arguments import check_count, check_name, check_seconds
@@ -12,9 +11,8 @@ from everthread.errors import (
     KeyReusedError,
     ThreadNotFoundError,
     UsageError,
-    VersionNotFoundError,
 )
-from everthread.history.chain import SignedHead, parse_version_id, sign_head
+from everthread.history.chain import SignedHead, sign_head
 from everthread.history.diff import Diff
 from everthread.history.merge import Merge
 from everthread.history.snapshots import Snapshot
@@ -23,9 +21,9 @@ from everthread.threads.aio import fork as forks
 from everthread.threads.aio import journals
 from everthread.threads.aio import merge as merges
 from everthread.threads.aio import update as updates
-from everthread.threads.aio.commit import write, write_alone, write_rewind
-from everthread.threads.aio.core import key_hash
-from everthread.threads.aio.handle import Handle
+from everthread.threads.aio.commit import write_alone, write_rewind
+from everthread.threads.aio.core import Core, Validator, key_hash
+from everthread.threads.aio.handle import AnyVersion, Guard, Handle
 from everthread.threads.aio.keys import KeyFinder
 from everthread.threads.aio.log import AsyncLog
 from everthread.threads.aio.lost_ack import Landed
@@ -33,72 +31,86 @@ from everthread.threads.aio.past import AsyncPast, compare
 from everthread.threads.aio.step import AsyncStep
 from everthread.threads.aio.update import AsyncDraft
 from everthread.threads.aio.watch import Watcher
-from everthread.threads.colours import ASYNC, streamed
 from everthread.threads.document import TrackedDict
 from everthread.threads.lifetimes import Lifetime, ttl_us
 from everthread.threads.reports import Recovered
+from everthread.threads.twins import ASYNC, AwaitedFace, streamed
 from everthread.versions import Version
+
+__all__ = ["MESSAGES", "AnyVersion", "AsyncThread"]
 
 MESSAGES = "messages"
 
-AnyVersion = Version | int | str
 
-
-class AsyncThread(Handle):
+class AsyncThread(AwaitedFace):
     """An independent handle on a thread.
 
     Change ``state`` and the logs in place, then :meth:`commit`. The handle is pinned at its first read and
     moves only by its own commit, rewind, rebase or refresh. Use one handle per thread of execution.
     """
 
+    def __init__(
+        self, core: Core, name: str, validate: Validator | None = None, guard: Guard | None = None
+    ) -> None:
+        #: The inside: for this package and for what stands on ``store.core``.
+        self.handle = Handle(core, name, validate, guard)
+        self.core = core
+        self.name = self.handle.name
+
     @property
     def state(self) -> TrackedDict:
         """The document: mutate it in place; ``.plain()`` hands out plain data."""
-        document = self._document
-        if document is None or self._moving or not self._pinned:
-            document = self._doc()
+        handle = self.handle
+        document = handle.document
+        if document is None or handle.moving or not handle.pinned:
+            document = handle.open_document()
         return document.root
 
     @property
     def messages(self) -> AsyncLog:
         """The same as ``log("messages")``."""
-        return self._logs[MESSAGES] if MESSAGES in self._logs else self._log(MESSAGES)
+        handle = self.handle
+        return handle.logs[MESSAGES] if MESSAGES in handle.logs else handle.log(MESSAGES)
 
     def log(self, name: str) -> AsyncLog:
         """A log of this thread; it exists from its first item on."""
-        return self._log(check_name(name, "log name"))
+        return self.handle.log(check_name(name, "log name"))
 
     @property
     def logs(self) -> list[str]:
         """The names of the logs that hold or have held items, committed or not."""
-        self._here()
-        names = set(self._memo.logs) if self._memo else set()
-        names.update(name for name, log in self._logs.items() if log._dirty)
+        handle = self.handle
+        handle.ensure_loaded()
+        names = set(handle.head.logs) if handle.head else set()
+        names.update(name for name, log in handle.logs.items() if log._dirty)
         return sorted(name for name in names if "\0" not in name)
 
     @property
     def head(self) -> Version | None:
         """The version this handle stands on; ``None`` before the first commit."""
-        self._here()
-        return self._memo.version if self._memo else None
+        handle = self.handle
+        handle.ensure_loaded()
+        return handle.head.version if handle.head else None
 
     @property
     def uid(self) -> str | None:
         """Which incarnation of the name this is: no other thread, earlier or later, has the same."""
-        self._here()
-        return self._line.uid.hex() if self._line is not None else None
+        handle = self.handle
+        handle.ensure_loaded()
+        return handle.line.uid.hex() if handle.line is not None else None
 
     @property
     def recovered(self) -> Recovered | None:
         """Why this handle stands on an older version than the newest, which is damaged; usually ``None``.
         Until a :meth:`rewind`, which may go to ``head`` itself, it only reads and can be forked."""
-        self._here()
-        return self._recovered
+        handle = self.handle
+        handle.ensure_loaded()
+        return handle.recovered
 
     @property
     def dirty(self) -> bool:
         """Whether there is anything to commit."""
-        return self._dirty
+        return self.handle.dirty
 
     # ── committing ───────────────────────────────────────────────────────────────────────────
 
@@ -117,58 +129,45 @@ class AsyncThread(Handle):
         :class:`KeyReusedError` if the key's version was rewound past, :class:`StorageWriteError` if the disk
         refused: then simply commit again.
         """
-        if not self._pinned or self._moving:
-            await self._load_newest()
+        handle = self.handle
+        if not handle.pinned or handle.moving:
+            await handle.load_newest()
         if ASYNC:
-            await self._before_commit()
+            await handle.before_commit()
         # An empty dictionary says as little as none.
         metadata = metadata or None
         if label is not None:
             label = check_name(label, "label")
         hashed = None if key is None else key_hash(b"key", check_name(key, "commit key"))
-        idle = label is None and metadata is None and not (self._logs_touched or self._dirty)
+        idle = label is None and metadata is None and not (handle.logs_touched or handle.dirty)
         guard = 0
         if hashed is not None:
             # Versions that aren't folded are looked at here, folded ones by the store as it writes. A handle
             # without changes can't find out by colliding, so it asks the newest version at once.
             seen = idle
-            if not idle and self._line is not None and self._memo is not None:
-                guard = self._line.root
-                seen = await self.core.tail_holds(self._line, self._memo.seq, hashed, self._slot)
+            if not idle and handle.line is not None and handle.head is not None:
+                guard = handle.line.root
+                seen = await self.core.tail_holds(handle.line, handle.head.seq, hashed, handle.slot)
             if seen:
                 guard = 0
                 if (known := await self._known(key or "", hashed)) is not None:
                     return known
         if ASYNC:
             # Another task may have committed everything while the store was asked.
-            idle = label is None and metadata is None and not (self._logs_touched or self._dirty)
+            idle = label is None and metadata is None and not (handle.logs_touched or handle.dirty)
         if idle:
             return self.head
+        options: Any = {"label": label, "metadata": metadata, "key": key, "key_hash": hashed}
         try:
-            if ASYNC:
-                return await write(
-                    self, label=label, metadata=metadata, key=key, key_hash=hashed, guard=guard
-                )
-            else:
-                # No lock: every save runs this. Between looking and setting nothing is called, so that no
-                # other thread comes in between.
-                me = get_ident()
-                if self._writing and self._writing != me:
-                    self._require_idle("commit()")
-                try:
-                    self._writing = me
-                    return write(self, label=label, metadata=metadata, key=key, key_hash=hashed, guard=guard)
-                finally:
-                    self._writing = 0
+            return await write_alone(handle, "commit()", guard=guard, **options)
         except KeyKnown:
             if (known := await self._known(key or "", hashed or b"")) is not None:
                 return known
             # Known to a fork that went its own way.
-            told: Any = {"label": label, "metadata": metadata, "key": key, "key_hash": hashed}
-            return await write_alone(self, "commit()", **told)
+            return await write_alone(handle, "commit()", **options)
         except Landed as landed:
             made = landed.version
-            if self._dirty or (made.label, made.key) != (label, key) or made.metadata != (metadata or {}):
+            if handle.dirty or (made.label, made.key) != (label, key) or made.metadata != (metadata or {}):
                 # What landed is an earlier commit: this one goes on from there.
                 return await self.commit(label, metadata, None if made.key == key else key)
             return made
@@ -181,12 +180,13 @@ class AsyncThread(Handle):
     async def _known(self, key: str, hashed: bytes) -> Version | None:
         """The version a key made before; the handle then stands on the newest version, which says whether
         that still stands."""
+        handle = self.handle
         found = await self.core.find(self.name)
-        line = found.line if found else self._line
-        memo = await self.core.head(found) if found else self._memo
-        if line is None or memo is None:
+        line = found.line if found else handle.line
+        head = await self.core.head(found) if found else handle.head
+        if line is None or head is None:
             return None
-        version, rewind = await KeyFinder(self.core, line, memo).version(hashed)
+        version, rewind = await KeyFinder(self.core, line, head).version(hashed)
         if version is None:
             return None
         if rewind is not None:
@@ -196,7 +196,7 @@ class AsyncThread(Handle):
                 version=version,
                 rewind=rewind,
             )
-        self._drop_changes()
+        handle.drop_changes()
         await self.refresh()
         return version
 
@@ -216,25 +216,27 @@ class AsyncThread(Handle):
 
     async def discard(self) -> None:
         """Forget what is uncommitted; the handle stays where it stands."""
-        self._require_idle("discard()")
-        self._drop_changes()
-        if self._moving:
-            await self._load()
+        handle = self.handle
+        handle.require_idle("discard()")
+        handle.drop_changes()
+        if handle.moving:
+            await handle.load()
 
     async def refresh(self) -> Version | None:
         """Move to the newest version. Refuses while there are uncommitted changes."""
-        self._require_clean("refresh()")
-        self._check_alive()
-        line, memo = await self._newest()
+        handle = self.handle
+        handle.require_clean("refresh()")
+        handle.check_alive()
+        line, head = await handle.newest()
         if ASYNC:
             # Another task may have edited this handle meanwhile.
-            self._require_clean("refresh()")
-        if self._line is not None and (line is None or line.uid != self._line.uid):
-            self._deleted = True
-            self._check_alive()
-        if memo is not None and (self._memo is None or memo.hash != self._memo.hash or self._moving):
-            self._stand(line, memo)
-        self._pinned = True
+            handle.require_clean("refresh()")
+        if handle.line is not None and (line is None or line.uid != handle.line.uid):
+            handle.deleted = True
+            handle.check_alive()
+        if head is not None and (handle.head is None or head.hash != handle.head.hash or handle.moving):
+            handle.stand(line, head)
+        handle.pinned = True
         return self.head
 
     async def rebase(self) -> Version | None:
@@ -243,45 +245,24 @@ class AsyncThread(Handle):
         Logs become base, theirs, ours, each id once. Raises :class:`MergeConflictError`, and changes
         nothing, where both sides changed the same place.
         """
-        await self._load()
-        self._check_alive()
-        self._require_idle("rebase()")
-        return await merges.rebase(self)
+        handle = self.handle
+        await handle.load()
+        handle.check_alive()
+        handle.require_idle("rebase()")
+        return await merges.rebase(handle)
 
     # ── the past ─────────────────────────────────────────────────────────────────────────────
 
     async def at(self, version: AnyVersion) -> AsyncPast:
         """The thread as it was at a version, read only. Also takes a seq or a version id."""
-        line, memo = self._require()
-        found = await self._resolve(version)
-        if memo.version.id == found.id:
-            snapshot = Snapshot(memo.build_document(), memo.logs, memo.segment, memo.merged)
+        handle = self.handle
+        line, head = handle.require()
+        found = await handle.find_version(version)
+        if head.version.id == found.id:
+            snapshot = Snapshot(head.build_document(), head.logs, head.segment, head.merged)
         else:
             snapshot = (await self.core.reader.load(line, found.seq)).snapshot
-        return AsyncPast(self, line, found, snapshot)
-
-    async def _resolve(self, version: AnyVersion) -> Version:
-        return (await self._find_version(version))[0]
-
-    async def _find_version(self, version: AnyVersion) -> tuple[Version, bytes]:
-        """A version of this thread and (the beginning of) its hash."""
-        line, memo = self._require()
-        if isinstance(version, Version):
-            seq, wanted = version.seq, version.id
-        elif isinstance(version, str):
-            seq, _ = parse_version_id(version)
-            wanted = version
-        elif isinstance(version, int) and not isinstance(version, bool):
-            seq, wanted = version, None
-        else:
-            raise UsageError(f"a version is a Version, its seq or its id, not {type(version).__name__}")
-        if seq == memo.seq and wanted in (None, memo.version.id):
-            return memo.version, memo.hash
-        if 1 <= seq <= memo.seq:
-            found = await self.core.reader.version(line, seq)
-            if wanted in (None, found[0].id):
-                return found
-        raise VersionNotFoundError(f"{self.name!r} has no version {wanted or seq}")
+        return AsyncPast(handle, line, found, snapshot)
 
     @streamed
     async def history(
@@ -291,13 +272,14 @@ class AsyncThread(Handle):
 
         Read lazily; ``limit=None`` for all. ``before`` starts below that version.
         """
+        handle = self.handle
         left = -1 if limit is None else check_count(limit, "limit")
-        await self._load()
-        if self._line is None or self._memo is None:
+        await handle.load()
+        if handle.line is None or handle.head is None:
             return
-        line, start = self._line, self._memo.seq
+        line, start = handle.line, handle.head.seq
         if before is not None:
-            start = (await self._resolve(before)).seq - 1
+            start = (await handle.find_version(before)).seq - 1
         if left == 0:
             return
         async for version in self.core.reader.history(line, start):
@@ -311,11 +293,12 @@ class AsyncThread(Handle):
 
         ``a=None`` compares with nothing at all.
         """
-        self._require()
+        handle = self.handle
+        handle.require()
         old = a if isinstance(a, AsyncPast) else None if a is None else await self.at(a)
         head = self.head
         new = b if isinstance(b, AsyncPast) else await self.at(head if b is None and head is not None else b)  # type: ignore[arg-type]
-        return await compare(old, new, self._lift, lambda value: self._lower(value, "state"))
+        return await compare(old, new, handle.lift, lambda value: handle.lower(value, "state"))
 
     # ── branching ────────────────────────────────────────────────────────────────────────────
 
@@ -333,27 +316,29 @@ class AsyncThread(Handle):
         and returns it as it should be. Both are applied once, in the new thread only. Raises
         :class:`ThreadExistsError` if the name is taken.
         """
-        self._require_clean("fork()")
-        if isinstance(at, Version) and self._memo is not None and 1 <= at.seq <= self._memo.seq:
+        handle = self.handle
+        handle.require_clean("fork()")
+        if isinstance(at, Version) and handle.head is not None and 1 <= at.seq <= handle.head.seq:
             # Whether it is one of this thread shows when it is loaded.
             version: Version | None = at
         else:
-            version = self.head if at is None else await self._resolve(at)
+            version = self.head if at is None else await handle.find_version(at)
         if version is None:
             raise ThreadNotFoundError(f"there is no thread {self.name!r} yet: commit something, then fork it")
-        other = AsyncThread(self.core, name, self._validate)
+        other = AsyncThread(self.core, name, handle.validate)
         await forks.fork(self, other, version, prepare, transform)
         return other
 
     async def rewind(self, version: AnyVersion) -> Version:
         """Go back to an earlier version. O(1); itself a version, so it can be rewound in turn."""
-        self._require_clean("rewind()")
-        line, memo = self._require()
-        target = await self._resolve(version)
+        handle = self.handle
+        handle.require_clean("rewind()")
+        line, head = handle.require()
+        target = await handle.find_version(version)
         reader = self.core.reader
         owner = await reader.owner(line, target.seq)
         try:
-            return await write_rewind(self, line, memo, owner, target, await reader.load(owner, target.seq))
+            return await write_rewind(handle, line, head, owner, target, await reader.load(owner, target.seq))
         except Landed as landed:
             if landed.version.source != target.id:
                 return await self.rewind(target)
@@ -371,32 +356,34 @@ class AsyncThread(Handle):
         Conflicts are data: with any left, nothing is committed and ``.conflicts`` lists them. ``resolve``
         settles them: ``"ours"``, ``"theirs"``, or a function from a conflict to the value to take.
         """
-        self._require_clean("merge()")
+        handle = self.handle
+        handle.require_clean("merge()")
         if not isinstance(other, AsyncThread):
             raise UsageError(f"merge() takes another thread, not {type(other).__name__}")
         if other.core is not self.core:
             raise UsageError("merge() takes a thread of the same store; copy it here first")
         if label is not None:
             label = check_name(label, "label")
-        other._require_clean("merge() of the other thread")
+        other.handle.require_clean("merge() of the other thread")
         try:
-            return await merges.merge(self, other, resolve, label)
+            return await merges.merge(handle, other.handle, resolve, label)
         except Landed as landed:
-            self._drop_changes()
+            handle.drop_changes()
             if other.head is not None and landed.version.source == other.head.id:
                 await self.refresh()
                 return Merge(landed.version)
-            return await merges.merge(self, other, resolve, label)
+            return await merges.merge(handle, other.handle, resolve, label)
 
     async def delete(self) -> None:
         """Delete the thread for good. Forks live on; the same name later is a new thread."""
-        line, _ = self._require()
+        handle = self.handle
+        line, _ = handle.require()
         await self.core.backend.delete(line)
         # After it: a thread is never without its companion.
-        await journals.remove(self, line)
-        self.core.memos.slot(line.uid).forget()
-        self._drop_changes()
-        self._deleted = True
+        await journals.remove(self.core, line)
+        self.core.head_cache.slot(line.uid).forget()
+        handle.drop_changes()
+        handle.deleted = True
 
     @streamed
     def watch(
@@ -410,13 +397,14 @@ class AsyncThread(Handle):
         :class:`VersionPrunedError` where versions have been pruned, :class:`StoreClosedError` when the store
         is closed.
         """
+        handle = self.handle
         if timeout is not None:
             timeout = check_seconds(timeout, "timeout")
-        self._here()
-        self._check_alive()
+        handle.ensure_loaded()
+        handle.check_alive()
         if after is None:
-            after = self._memo.version if self._memo is not None else 0
-        uid = self._line.uid if self._line is not None else None
+            after = handle.head.version if handle.head is not None else 0
+        uid = handle.line.uid if handle.line is not None else None
         return Watcher(self.core, self.name, uid, after).run(timeout)
 
     async def expire(self, after: Lifetime) -> Version | None:
@@ -427,32 +415,34 @@ class AsyncThread(Handle):
         on.
         Before the first commit it applies to that one, and nothing is returned.
         """
-        self._require_clean("expire()")
-        await self._load()
-        self._check_alive()
-        before, self._ttl_us = self._ttl_us, ttl_us(after)
-        if self._line is None or self._memo is None:
+        handle = self.handle
+        handle.require_clean("expire()")
+        await handle.load()
+        handle.check_alive()
+        before, handle.ttl_us = handle.ttl_us, ttl_us(after)
+        if handle.line is None or handle.head is None:
             return None
         # There is something to commit: how long it lives.
-        self._touch()
+        handle.touch()
         try:
             return await self.commit()
         except BaseException:
-            self._ttl_us = before
-            self._drop_changes()
+            handle.ttl_us = before
+            handle.drop_changes()
             raise
 
     def sign(self, private_key: Any) -> SignedHead:
         """Sign the head with an Ed25519 key. Kept elsewhere, it shows later whether history was rewritten."""
-        _, memo = self._require()
-        return sign_head(self.name, memo.seq, memo.hash, private_key)
+        _, head = self.handle.require()
+        return sign_head(self.name, head.seq, head.hash, private_key)
 
     def __repr__(self) -> str:
+        handle = self.handle
         where = (
             "not read yet"
-            if not self._pinned
-            else str(self._memo.version)
-            if self._memo
+            if not handle.pinned
+            else str(handle.head.version)
+            if handle.head
             else "no version yet"
         )
-        return f"<thread {self.name!r}: {where}{', uncommitted changes' if self._dirty else ''}>"
+        return f"<thread {self.name!r}: {where}{', uncommitted changes' if handle.dirty else ''}>"

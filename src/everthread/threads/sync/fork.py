@@ -23,14 +23,14 @@ from everthread.errors import (
 from everthread.history import packs
 from everthread.history.chain import HASH_KEPT, branch, version_id
 from everthread.stores.contract import DELTA, PACK, Line, NameTaken, SourceGone, VersionGone
-from everthread.threads.colours import refuse_coroutine
-from everthread.threads.head_cache import Memo, from_snapshot
+from everthread.threads.head_cache import CachedHead, from_snapshot
 from everthread.threads.sync import journals
 from everthread.threads.sync.commit import write
 from everthread.threads.sync.fold import tag_value
 from everthread.threads.sync.journals import bury
 from everthread.threads.sync.reader import placed
 from everthread.threads.tombstones import pruned
+from everthread.threads.twins import refuse_coroutine
 from everthread.values import Erased, Personal
 from everthread.versions import Version
 
@@ -61,7 +61,7 @@ def fork(
     try:
         _fork(source, other, version, prepare, transform)
     except ThreadExistsError:
-        if not bury(source, other.name):
+        if not bury(source.core, other.name):
             raise
         _fork(source, other, version, prepare, transform)
 
@@ -74,18 +74,18 @@ def _fork(
     transform: Transform | None,
 ) -> None:
     core = source.core
-    line, memo = source._require()
+    line, head = source.handle.require()
     # A fork of a fork that has no version of its own begins where that one began.
     owner = core.reader.owner(line, version.seq)
     plain = prepare is None and transform is None
     pointed = loaded = None
-    pointed = _pointed(core.reader, line, memo, version.seq) if plain and owner is line else None
+    pointed = _pointed(core.reader, line, head, version.seq) if plain and owner is line else None
     if pointed is not None:
         digest, counts = pointed
-        segment = memo.segment
-    elif version.id == memo.version.id:
-        digest = memo.hash if owner.uid == line.uid else line.parent_hash
-        counts, segment = _counts(memo.logs), memo.segment
+        segment = head.segment
+    elif version.id == head.version.id:
+        digest = head.hash if owner.uid == line.uid else line.parent_hash
+        counts, segment = _counts(head.logs), head.segment
         if owner.uid != line.uid:
             segment = line.parent_segment
         if (core.reader.version(owner, version.seq))[1][:HASH_KEPT] != digest[:HASH_KEPT]:
@@ -105,28 +105,29 @@ def _fork(
     )  # fmt: skip
     # A fork starts with the metadata of the version it was made from.
     shown = {k: v for k, v in version.metadata.items() if not isinstance(v, Personal | Erased)}
-    tags = {name: tag_value(other._lower(value, "metadata")) for name, value in shown.items()}
-    beside = journals.take_along(source, line, uid)
+    tags = {name: tag_value(other.handle.lower(value, "metadata")) for name, value in shown.items()}
+    beside = journals.take_along(source.core, line, uid)
     try:
         if pointed is not None:
             # Nothing but a pointer: what is there is read when somebody looks.
-            other._line, other._moving = core.backend.create(new, None, line.id, tags), "standing"
+            other.handle.line = core.backend.create(new, None, line.id, tags)
+            other.handle.moving = "standing"
         elif plain:
-            start = _start(memo, loaded, new.start_hash, version)
-            other._stand(core.backend.create(new, None, line.id, tags), start)
-            other._slot.memo = start
+            start = _start(head, loaded, new.start_hash, version)
+            other.handle.stand(core.backend.create(new, None, line.id, tags), start)
+            other.handle.slot.head = start
         else:
-            other._stand_unborn(new, _start(memo, loaded, new.start_hash, version), line.id, tags)
+            other.handle.stand_unborn(new, _start(head, loaded, new.start_hash, version), line.id, tags)
             before = (source.at(version)).messages.read()
             _replace_messages(other, before, _hooked(before, prepare, transform))
-            write(other, kind=records.FORK, source=(owner.uid, version.seq, segment, version.id))
+            write(other.handle, kind=records.FORK, source=(owner.uid, version.seq, segment, version.id))
     except (SourceGone, VersionGone, NameTaken, ConflictError) as error:
         # Only where it is certain that there is no fork: after a lost answer there may be one.
         if beside is not None:
             with suppress(EverthreadError):
                 beside.delete()
         if isinstance(error, SourceGone):
-            source._deleted = True
+            source.handle.deleted = True
             raise ThreadDeletedError(f"the thread {source.name!r} was deleted; deletion is final") from None
         if isinstance(error, VersionGone):
             raise pruned(version.seq, source.name) from None
@@ -139,14 +140,14 @@ def _counts(logs: dict[str, LogState]) -> dict[str, int]:
     return {name: log.count for name, log in logs.items()}
 
 
-def _pointed(reader: Reader, line: Line, memo: Memo, seq: int) -> tuple[bytes, dict[str, int]] | None:
+def _pointed(reader: Reader, line: Line, head: CachedHead, seq: int) -> tuple[bytes, dict[str, int]] | None:
     """Hash and log positions of a version before the head, from its own row alone; ``None`` if that doesn't
     say enough.
 
     A log whose newest items are found there has used as many positions as these reach to: positions only
     grow along a line.
     """
-    rows = reader.backend.scan(line.id, seq, 1) if memo.segment < seq < memo.seq else []
+    rows = reader.backend.scan(line.id, seq, 1) if head.segment < seq < head.seq else []
     if not rows or rows[0].kind not in (DELTA, PACK) or not rows[0].first <= seq <= rows[0].seq:
         return None
     row = rows[0]
@@ -160,31 +161,31 @@ def _pointed(reader: Reader, line: Line, memo: Memo, seq: int) -> tuple[bytes, d
         for encoded in reversed(changes):
             for log, _, stop in reversed(packs.inserted_ranges(encoded)):
                 counts.setdefault(log, stop)
-            if len(counts) == len(memo.logs):
+            if len(counts) == len(head.logs):
                 return digest, counts
     except StateCorruptedError as error:
         raise placed(error, line, row) from error
     return None
 
 
-def _start(memo: Memo, loaded: Loaded | None, start_hash: bytes, version: Version) -> Memo:
+def _start(head: CachedHead, loaded: Loaded | None, start_hash: bytes, version: Version) -> CachedHead:
     """What the fork goes on from: the source's head as it is remembered, or a version that was read."""
     if loaded is not None:
         loaded.snapshot.branch()
         return from_snapshot(loaded.snapshot, version.seq, start_hash, version, loaded.costs, {})
-    return Memo(
+    return CachedHead(
         version.seq,
         start_hash,
         version,
-        memo.document,
-        memo.changes[: memo.changes_count],
-        memo.changes_count,
-        memo.changes_bytes,
-        memo.logs,
+        head.document,
+        head.changes[: head.changes_count],
+        head.changes_count,
+        head.changes_bytes,
+        head.logs,
         0,
-        memo.merged,
+        head.merged,
         {},
-        memo.costs,
+        head.costs,
     )
 
 
@@ -213,7 +214,7 @@ def _replace_messages(other: Thread, before: list[Any], after: list[Any]) -> Non
     raws, prints = [], []
     for message in after[kept:]:
         lowered, item_id, _ = log._prepare(message)
-        raws.append(encode(lowered, other._limits))
+        raws.append(encode(lowered, other.handle.limits))
         prints.append(records.NO_FINGERPRINT if item_id is None else records.fingerprint(item_id))
     if raws or kept < len(before):
         log._splice(kept, len(before) - kept, raws, prints)

@@ -119,18 +119,16 @@ def _owner(backend: Backend, uid: str) -> str | None:
     return None
 
 
-def take_along(source: Thread, line: Line, uid: bytes) -> Thread | None:
+def take_along(core: Core, line: Line, uid: bytes) -> Thread | None:
     """Fork the companion of ``line`` for the line ``uid``, which isn't there yet.
 
     Before the fork itself, so that no fork is ever without what its source had: a crash in between leaves a
     companion that nobody reaches, nothing worse.
     """
-    core = source.core
     if core.backend.find(_space(core, JOURNAL), line.uid.hex()) is None:
         return None
     core = beside(core)
-    companion = type(source)(core, line.uid.hex())
-    companion._load()
+    companion = _open(core, line.uid.hex())
     made = companion.fork(uid.hex())
     why = None if companion.recovered is None else str(companion.recovered)
     if why is not None and LOSSES not in made.state:
@@ -140,37 +138,43 @@ def take_along(source: Thread, line: Line, uid: bytes) -> Thread | None:
     return made
 
 
-def remove(thread: Thread, line: Line) -> None:
+def remove(core: Core, line: Line) -> None:
     """Delete the companion of a line that has been deleted."""
-    core = beside(thread.core)
+    core = beside(core)
     if core.backend.find(core.space, line.uid.hex()) is not None:
         with suppress(EverthreadError):
-            companion = type(thread)(core, line.uid.hex())
-            companion._load()
-            companion.delete()
+            (_open(core, line.uid.hex())).delete()
+
+
+def _open(core: Core, name: str) -> Thread:
+    # Threads are made of this module, among others.
+    from everthread.threads.sync.thread import Thread
+
+    companion = Thread(core, name)
+    companion.handle.load()
+    return companion
 
 
 # Threads whose time is over: absent for everybody, and removed by whoever needs the name.
 
 
-def bury(thread: Thread, name: str) -> bool:
+def bury(core: Core, name: str) -> bool:
     """Delete the thread of this name if it has expired; whether the name may be free now."""
-    core = thread.core
     found = core.backend.find(core.space, name)
     if found is None:
         return True
     if left_s(found, core.runtime.now_us()) > 0:
         return False
-    remove_expired(thread, found)
+    remove_expired(core, found)
     return True
 
 
-def remove_expired(thread: Thread, found: Found) -> bool:
+def remove_expired(core: Core, found: Found) -> bool:
     """Delete an expired thread, unless somebody has written to it meanwhile (by another clock)."""
     assert found.newest is not None
-    core, line = thread.core, found.line
+    line = found.line
     if not core.backend.delete(line, found.newest.hash):
         return False
-    remove(thread, line)
-    core.memos.slot(line.uid).forget()
+    remove(core, line)
+    core.head_cache.slot(line.uid).forget()
     return True

@@ -11,9 +11,9 @@ from everthread.history.diff import Diff, LogChange
 from everthread.history.logs import EMPTY_LOG, LogState, common_prefix
 from everthread.history.snapshots import Snapshot
 from everthread.stores.contract import Line
-from everthread.threads.colours import BlockingFace
 from everthread.threads.document import Document, TrackedDict
 from everthread.threads.sync.log import LogView
+from everthread.threads.twins import BlockingFace
 from everthread.versions import Version
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Past(BlockingFace):
         if self._document is None:
             handle = self._handle
             self._document = Document(
-                self._snapshot.document, lower=handle._lower, lift=handle._lift, writable=False
+                self._snapshot.document, lower=handle.lower, lift=handle.lift, writable=False
             )
         return self._document.root
 
@@ -57,7 +57,7 @@ class Past(BlockingFace):
     def fetch(self, log: str, start: int, stop: int) -> list[Any]:
         """Items by physical position, for the log views."""
         core = self._handle.core
-        return core.reader.items(self._line, log, start, stop, None, self._handle._open_seal)
+        return core.reader.items(self._line, log, start, stop, None, self._handle.open_seal)
 
     def __repr__(self) -> str:
         return f"<{self._handle.name!r} at {self.version}>"

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 from everthread.arguments import check_name
 from everthread.codec import records
 from everthread.errors import ConflictError, FencedError, InvalidStateError, InvalidValueError
-from everthread.threads.colours import BlockingFace
 from everthread.threads.sync.commit import write_alone
 from everthread.threads.sync.core import key_hash
 from everthread.threads.sync.keys import KeyFinder
 from everthread.threads.sync.lost_ack import Landed
+from everthread.threads.twins import BlockingFace
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from everthread.stores.contract import Line
     from everthread.threads.document import TrackedDict
-    from everthread.threads.head_cache import Memo
+    from everthread.threads.head_cache import CachedHead
     from everthread.threads.sync.thread import Thread
-    from everthread.threads.sync.update import Place
+    from everthread.threads.sync.update import Ticket
 
 #: The log that holds the results; no caller's log can have this name.
 STEP_LOG = "\0steps"
@@ -37,6 +37,7 @@ class StepLog:
 
     def __init__(self, step: Step, name: str) -> None:
         self._step = step
+        self._handle = step._handle
         self.name = name
         self._items: list[tuple[Any, str]] = []
 
@@ -45,18 +46,18 @@ class StepLog:
         self._step._check_open()
         slot = len(self._items)
         derived = self._step.message_id(slot if self.name == "messages" else f"{self.name}/{slot}")
-        lowered, item_id, _ = self._step._thread._log(self.name)._prepare(item, derived)
-        self._items.append((self._step._thread._lift(lowered), derived))
+        lowered, item_id, _ = self._handle.log(self.name)._prepare(item, derived)
+        self._items.append((self._handle.lift(lowered), derived))
         return item_id
 
     def extend(self, items: Sequence[Any]) -> list[Any]:
         return [self.append(item) for item in items]
 
     def __len__(self) -> int:
-        return len(self._step._thread._log(self.name)) + len(self._items)
+        return len(self._handle.log(self.name)) + len(self._items)
 
     def __getitem__(self, index: Any) -> Any:
-        both = [*self._step._thread._log(self.name).read(), *(item for item, _ in self._items)]
+        both = [*self._handle.log(self.name).read(), *(item for item, _ in self._items)]
         return both[index]
 
     def __repr__(self) -> str:
@@ -77,6 +78,7 @@ class Step(BlockingFace):
 
     def __init__(self, thread: Thread, key: str | Sequence[Any], attempt: int, slot: int | None) -> None:
         self._thread = thread
+        self._handle = thread.handle
         self.key = key
         self._text = _key_text(key, slot)
         if type(attempt) is not int or not 1 <= attempt < 2**31:
@@ -129,35 +131,35 @@ class Step(BlockingFace):
     # ── entering and leaving ─────────────────────────────────────────────────────────────────
 
     def __enter__(self) -> Step:
-        thread = self._thread
-        thread._require_clean("step()")
+        thread, handle = self._thread, self._handle
+        handle.require_clean("step()")
         thread.refresh()
         while True:
-            entered = self._look(thread._line, thread._memo)
+            entered = self._look(handle.line, handle.head)
             if self.done or entered >= self.attempt or self.attempt == 1:
                 break
             # A higher attempt than any before: from here on the lower ones may not write.
             try:
                 fence = (self._text, self.attempt, -1)
-                write_alone(thread, "step()", kind=records.FENCE, key_hash=self._hash, step=fence)
+                write_alone(handle, "step()", kind=records.FENCE, key_hash=self._hash, step=fence)
                 break
             except (Landed, ConflictError):
-                thread._drop_changes()
+                handle.drop_changes()
                 thread.refresh()
-        self._entered = thread._memo.hash if thread._memo is not None else None
+        self._entered = handle.head.hash if handle.head is not None else None
         self._open = True
         return self
 
-    def _look(self, line: Line | None, memo: Memo | None, leaving: bool = False) -> int:
+    def _look(self, line: Line | None, head: CachedHead | None, leaving: bool = False) -> int:
         """Take note of a recorded result; the highest attempt entered so far. Raises if fenced off.
 
         On entering, a recorded result is there for every attempt: taking it writes nothing.
         """
-        if line is None or memo is None:
+        if line is None or head is None:
             return 0
         core = self._thread.core
-        heads = KeyFinder(core, line, memo).heads(self._hash)
-        steps = [head.step for head in heads if head.step is not None]
+        heads = KeyFinder(core, line, head).heads(self._hash)
+        steps = [each.step for each in heads if each.step is not None]
         highest = max((step[1] for step in steps), default=0)
         recorded = next((step for step in steps if step[2] >= 0), None)
         if highest > self.attempt and (leaving or recorded is None):
@@ -168,8 +170,8 @@ class Step(BlockingFace):
             )
         if recorded is not None:
             at = recorded[2]
-            opened = self._thread._open_seal
-            (record,) = core.reader.items(line, STEP_LOG, at, at + 1, memo.recent.get(STEP_LOG), opened)
+            opened = self._handle.open_seal
+            (record,) = core.reader.items(line, STEP_LOG, at, at + 1, head.recent.get(STEP_LOG), opened)
             self.done = True
             self.result = record["result"]
         return highest
@@ -178,68 +180,68 @@ class Step(BlockingFace):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._open = False
-        thread = self._thread
+        thread, handle = self._thread, self._handle
         if error is not None or self.done:
-            changed = error is None and thread._dirty
-            thread._drop_changes()
+            changed = error is None and handle.dirty
+            handle.drop_changes()
             if changed:
                 raise InvalidStateError(f"the step {self.key!r} was done already; its changes were not taken")
             return
-        lanes, name = thread.core.lanes, thread.name
-        place: Place | None = None
+        queue, name = thread.core.update_queue, thread.name
+        ticket: Ticket | None = None
         try:
             # On a conflict look again, and go on from there unless somebody else was first.
             while not self._finish():
-                place = place or lanes.enter(name)
+                ticket = ticket or queue.enter(name)
                 thread.rebase()
         except BaseException:
-            thread._drop_changes()
+            handle.drop_changes()
             raise
         finally:
-            if place is not None:
-                lanes.leave(place)
+            if ticket is not None:
+                queue.leave(ticket)
 
     def _finish(self) -> bool:
         """Commit; False if somebody has written meanwhile, but not this step."""
-        thread = self._thread
-        standing = thread._memo.hash if thread._memo is not None else None
+        thread, handle = self._thread, self._handle
+        standing = handle.head.hash if handle.head is not None else None
         if standing != self._entered:
             # The handle was moved inside the block, or by a rebase since: is this still our step?
-            self._look(thread._line, thread._memo, leaving=True)
+            self._look(handle.line, handle.head, leaving=True)
             if self.done:
-                thread._drop_changes()
+                handle.drop_changes()
                 return True
             self._entered = standing
-        before = {name: log._pending() for name, log in thread._logs.items()}
+        before = {name: log._pending() for name, log in handle.logs.items()}
         self._place()
-        steps = thread._log(STEP_LOG)
+        steps = handle.log(STEP_LOG)
         ids = [item["id"] for log in self._logs.values() for item, _ in log._items if isinstance(item, dict)]
         record = {"key": self._family, "slot": self.slot, "ids": ids, "result": self.result}
         position = steps._current.count
-        steps._add(thread._lower(record, "step"), None)
+        steps._add(handle.lower(record, "step"), None)
         try:
             recorded = (self._text, self.attempt, position)
-            write_alone(thread, "step()", key_hash=self._hash, step=recorded)
+            write_alone(handle, "step()", key_hash=self._hash, step=recorded)
             return True
         except Landed:
             # Something this handle sent before the step; the step itself may or may not be recorded.
-            thread._drop_changes()
+            handle.drop_changes()
             thread.refresh()
-            self._look(thread._line, thread._memo, leaving=True)
+            self._look(handle.line, handle.head, leaving=True)
             if not self.done:
                 raise ConflictError(f"the step {self.key!r} met a version of its own; run it again") from None
             return True
         except ConflictError:
             # Only what the step itself put there is taken back: it finds its place anew.
-            for name, log in thread._logs.items():
+            for name, log in handle.logs.items():
                 log._take_back(before.get(name))
-            thread._untouch()
+            handle.untouch()
             found = thread.core.find(thread.name)
             if found is not None:
                 self._look(found.line, thread.core.head(found), leaving=True)
             if self.done:
                 # Somebody else recorded this step first: that result stands.
-                thread._drop_changes()
+                handle.drop_changes()
                 thread.refresh()
                 return True
             return False
@@ -247,7 +249,7 @@ class Step(BlockingFace):
     def _place(self) -> None:
         """Put the step's items into the handle's logs: by id where they are known, else in slot order."""
         for name, log in self._logs.items():
-            target = self._thread._log(name)
+            target = self._handle.log(name)
             at = self._place_of_slot(name)
             for item, derived in log._items:
                 before = len(target)
@@ -259,7 +261,7 @@ class Step(BlockingFace):
         """Before the first item of a sibling with a higher slot; ``None`` for the end."""
         if self.slot is None:
             return None
-        steps, target = self._thread._log(STEP_LOG), self._thread._log(name)
+        steps, target = self._handle.log(STEP_LOG), self._handle.log(name)
         places: list[int | None] = []
         stop, near = len(steps), True
         while stop > 0 and near:

@@ -18,12 +18,12 @@ from everthread.errors import (
 from everthread.history.chain import version_id
 from everthread.limits import DEFAULT_LIMITS, Limits
 from everthread.stores.contract import Backend, Capabilities, Found, Line
-from everthread.threads.colours import BlockingFace, iterated
 from everthread.threads.lifetimes import Lifetime, left_s, ttl_us
 from everthread.threads.runtime import Runtime
 from everthread.threads.sealing import read_metadata
 from everthread.threads.sync.core import Core
 from everthread.threads.sync.fallback import last_good, remaining_lines
+from everthread.threads.twins import BlockingFace, iterated
 from everthread.versions import NO_METADATA, ThreadInfo, Version
 
 if TYPE_CHECKING:
@@ -114,12 +114,12 @@ class ThreadStore(BlockingFace):
                 made = ThreadStore._made = Thread
             thread = made(self.core, name, validate)
         if strict:
-            thread._strict = True
+            thread.handle.strict = True
         if ttl is not None:
-            thread._ttl_us = ttl_us(ttl)
+            thread.handle.ttl_us = ttl_us(ttl)
         now = strict
         if now:
-            thread._load()
+            thread.handle.load()
         return thread
 
     @iterated
@@ -184,7 +184,7 @@ class ThreadStore(BlockingFace):
         line, newest = entry.line, entry.newest
         try:
             if newest is None:
-                return _told(line, (self.core.reader.version(line, line.parent_seq))[0])
+                return _info_of(line, (self.core.reader.version(line, line.parent_seq))[0])
             head = self.core.reader.head(newest, newest.seq)
             if entry.holed:
                 # The newest version may need what can't be read, or not.
@@ -194,7 +194,7 @@ class ThreadStore(BlockingFace):
             good = last_good(self.core.reader, line, top)
             if good is None:
                 return ThreadInfo(name=line.name, seq=0, version_id="", updated_at_us=0, damaged=True)
-            return _told(line, good.version, damaged=True)
+            return _info_of(line, good.version, damaged=True)
         shown = read_metadata(head.metadata, self.core.reader.open) if head.metadata else NO_METADATA
         return ThreadInfo(
             name=line.name,
@@ -226,7 +226,7 @@ class ThreadStore(BlockingFace):
         return f"<store {self.url}{' closed' if self._closed else ''}>"
 
 
-def _told(line: Line, version: Version, *, damaged: bool = False) -> ThreadInfo:
+def _info_of(line: Line, version: Version, *, damaged: bool = False) -> ThreadInfo:
     return ThreadInfo(
         name=line.name,
         seq=version.seq,

@@ -59,7 +59,7 @@ def test_a_talk_with_forks_rewinds_and_lists(store: Store) -> None:
     tags = {name_tag("", name) for name in names}
     assert len(tags) == 30
     fork = store.thread(names[0]).fork("a fork in another slot")
-    assert split_id(fork._line.id)[0] == name_tag("", names[0])  # type: ignore[union-attr]
+    assert split_id(fork.handle.line.id)[0] == name_tag("", names[0])  # type: ignore[union-attr]
     fork.state["x"] = 1
     fork.commit()
     assert [info.name for info in store.threads()] == sorted([*names, "a fork in another slot"])

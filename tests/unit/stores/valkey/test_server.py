@@ -266,7 +266,7 @@ def test_scripts_that_were_flushed_are_told_again(server: ValkeyServer) -> None:
             thread.commit()
             server.ask("SCRIPT", "FLUSH")
         thread.state["n"] = 9
-        line = thread._line
+        line = thread.handle.line
         assert line is not None
         assert thread.commit().seq == 6  # type: ignore[union-attr]
         server.ask("SCRIPT", "FLUSH")

@@ -38,8 +38,8 @@ from everthread.arguments import check_name
 from everthread.codec.values import decode_plain
 from everthread.errors import ConflictError, InvalidNameError, ThreadDeletedError, VersionPrunedError
 from everthread.threads.aio.keys import commit_under, rewind_noted, version_under
-from everthread.threads.colours import pause_async
 from everthread.threads.document import assign, encode_item, splice
+from everthread.threads.twins import pause_async
 from everthread.versions import Version
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ async def find_place(thread: AsyncThread) -> Place:
             return Place(place.standing if exact else None, latest, place.mixed or rewound)
         if version.kind == "rewind" and version.source is not None:
             rewound = True
-            version = await thread._resolve(version.source)
+            version = await thread.handle.find_version(version.source)
         else:
             exact = False
             version = await _before(thread, version)
@@ -496,7 +496,7 @@ class Staging:
     def _equal(self, raw: bytes, item: Any) -> bool:
         """Whether an item is the stored one. One that was erased is not stored again by a run that is still
         under way."""
-        stored = decode_plain(raw, self._thread._open_seal)
+        stored = decode_plain(raw, self._thread.handle.open_seal)
         return is_erased(stored) or bool(self._values.unpack_items([stored]) == [item])
 
     def _encode(self, log: Any, item: Any) -> bytes:

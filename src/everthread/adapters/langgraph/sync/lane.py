@@ -38,9 +38,9 @@ from everthread.adapters.langgraph.values import (
 from everthread.arguments import check_name
 from everthread.codec.values import decode_plain
 from everthread.errors import ConflictError, InvalidNameError, ThreadDeletedError, VersionPrunedError
-from everthread.threads.colours import pause
 from everthread.threads.document import assign, encode_item, splice
 from everthread.threads.sync.keys import commit_under, rewind_noted, version_under
+from everthread.threads.twins import pause
 from everthread.versions import Version
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def find_place(thread: Thread) -> Place:
             return Place(place.standing if exact else None, latest, place.mixed or rewound)
         if version.kind == "rewind" and version.source is not None:
             rewound = True
-            version = thread._resolve(version.source)
+            version = thread.handle.find_version(version.source)
         else:
             exact = False
             version = _before(thread, version)
@@ -495,7 +495,7 @@ class Staging:
     def _equal(self, raw: bytes, item: Any) -> bool:
         """Whether an item is the stored one. One that was erased is not stored again by a run that is still
         under way."""
-        stored = decode_plain(raw, self._thread._open_seal)
+        stored = decode_plain(raw, self._thread.handle.open_seal)
         return is_erased(stored) or bool(self._values.unpack_items([stored]) == [item])
 
     def _encode(self, log: Any, item: Any) -> bytes:
