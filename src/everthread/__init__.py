@@ -78,9 +78,10 @@ if TYPE_CHECKING:
     from everthread.salvager.report import SalvagedThread, SalvageReport
     from everthread.salvager.salvager import salvage
     from everthread.search.query import Hit, Hits
-    from everthread.sessions.sync.decisions import PendingDecision
+    from everthread.sessions.aio.session import AsyncAgentSession
     from everthread.sessions.effects import Done
     from everthread.sessions.resume import ResumeReport
+    from everthread.sessions.sync.decisions import PendingDecision
     from everthread.sessions.sync.session import AgentSession
     from everthread.sessions.sync.status import SessionRecords
     from everthread.sessions.tasks import Task
@@ -112,6 +113,7 @@ __all__ = [
     "AccessError",
     "Affected",
     "AgentSession",
+    "AsyncAgentSession",
     "AsyncEventStream",
     "AsyncStore",
     "AsyncThread",
@@ -230,6 +232,7 @@ _DOOR = {
     "ABSENT": "everthread.history.merge",
     "Affected": "everthread.maintenance.reports",
     "AgentSession": "everthread.sessions.sync.session",
+    "AsyncAgentSession": "everthread.sessions.aio.session",
     "AsyncEventStream": "everthread.events.aio.stream",
     "AsyncStore": "everthread.store_async",
     "AsyncThread": "everthread.threads.aio.thread",

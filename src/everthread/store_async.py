@@ -1,7 +1,7 @@
 """``everthread.open_async()`` and ``AsyncStore``.
 
-Verbs of threads, events and sessions are async down to the driver. What a person or a scheduled job starts (erase,
-export, verify, …) is written once, as blocking code: :class:`WorkerStore` runs it on a thread.
+Verbs of threads, events and sessions are async down to the driver. What a person or a scheduled job starts
+(erase, export, verify, …) is written once, as blocking code: :class:`WorkerStore` runs it on a thread.
 """
 
 from __future__ import annotations

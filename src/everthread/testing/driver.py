@@ -17,7 +17,8 @@ Where the async contract differs from the blocking one, this bridges it:
   they ask the store. Here that next read follows at once: what the store refuses is raised by the call itself
   and taken back, and ``truncate_from()`` tells how many items went.
 - ``log.read(a, b)`` and ``async for`` stand behind indexing, slicing, iterating and comparing.
-- A session begins when ``store.session()`` is called, and ends as ``async with`` would end it.
+- A session begins when ``store.session()`` is called, and ends as ``async with`` would end it. What it calls
+  is called outside of the loop.
 - A function handed to ``update()`` is called outside of the loop and gets a draft that looks blocking too.
 """
 
@@ -30,6 +31,7 @@ import functools
 import inspect
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, MutableMapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar, cast
 
 from everthread.arguments import check_name
@@ -425,6 +427,10 @@ class DrivenTasks(Driven):
 class DrivenMessages(DrivenLogView):
     """The messages of a session: each change is awaited."""
 
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._real, name)
+        return lambda *args, **options: run(method(*args, **options))
+
     def append(self, item: Any, shape: str | None = None) -> Any:
         return run(self._real.append(item, shape))
 
@@ -473,7 +479,7 @@ class DrivenStepLog(Driven):
 
     def __getitem__(self, index: Any) -> Any:
         thread = self._real._step._thread
-        return [*run(thread._log(self._real.name).read()), *(item for item, _ in self._real._items)][index]
+        return [*run(thread.log(self._real.name).read()), *(item for item, _ in self._real._items)][index]
 
 
 class DrivenDraft(Driven, MutableMapping[Any, Any]):
@@ -546,4 +552,5 @@ _DRIVEN: dict[type, Callable[[DrivenStore, Any], Any]] = {
     AsyncTurn: DrivenEntered,
     AsyncPendingDecision: DrivenEntered,
     Entering: lambda store, entering: store._shown(run(_arrived(entering))),
+    AbstractAsyncContextManager: DrivenEntered,
 }

@@ -9,7 +9,7 @@ from everthread.briefing.selection import Briefing, brief
 from everthread.sessions.aio.resume import heard_us, readable, resume_report
 from everthread.sessions.briefing import EACH_MAX, TAIL, Readings, background, with_run_found
 from everthread.sessions.resume import MAX_AGE_S, ResumeReport
-from everthread.threads.colours import ASYNC
+from everthread.threads.twins import ASYNC
 from everthread.verifiers.specs import AllowCommands
 
 if TYPE_CHECKING:

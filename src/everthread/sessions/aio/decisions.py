@@ -15,8 +15,8 @@ from everthread.errors import InvalidStateError, InvalidValueError
 from everthread.sessions.aio.logs import newest_first, revealing
 from everthread.sessions.records import DecisionRecord, decision_of
 from everthread.sessions.tasks import OWN, own_part
-from everthread.threads.colours import AwaitedFace
 from everthread.threads.nodes import plain_of
+from everthread.threads.twins import AwaitedFace
 from everthread.values import Personal, check_text
 
 if TYPE_CHECKING:

@@ -48,7 +48,7 @@ from everthread.sessions.journal import CLEARED, UNREADABLE, Losses, losses_in
 from everthread.sessions.locks import AsyncSignal
 from everthread.sessions.records import EffectRecord, effect_of, moment
 from everthread.threads.aio.journals import LOSSES, lost_records
-from everthread.threads.colours import ASYNC
+from everthread.threads.twins import ASYNC
 
 if TYPE_CHECKING:
     from everthread.sessions.aio.fenced_thread import AsyncFencedThread

@@ -21,9 +21,8 @@ from everthread.sessions.locks import AsyncLock
 from everthread.threads.aio.core import Core
 from everthread.threads.aio.step import AsyncStep
 from everthread.threads.aio.thread import AnyVersion, AsyncThread
-from everthread.threads.colours import ASYNC
 from everthread.threads.document import TrackedDict
-from everthread.threads.nodes import lock
+from everthread.threads.twins import ASYNC
 from everthread.versions import Version
 
 _TRIES = 100
@@ -43,6 +42,11 @@ class RunGuard:
     def fenced(self) -> SessionFencedError | None:
         """What every write raises, if another run has taken over."""
         return self._fenced
+
+    def check(self) -> None:
+        """For the handle: nothing may be built on it once another run has taken over."""
+        if self._fenced is not None:
+            raise self._fenced
 
     def permit(self) -> None:
         """Before a write. Raises :class:`SessionFencedError` or :class:`InvalidStateError`."""
@@ -97,7 +101,7 @@ class AsyncFencedThread(AsyncThread):
     def __init__(
         self, core: Core, name: str, guard: RunGuard | None = None, is_journal: bool = False
     ) -> None:
-        super().__init__(core, name, None)
+        super().__init__(core, name, guard=guard)
         #: A journal is changed by :meth:`writing` only: what is uncommitted between two writes is left over
         #: from one that was interrupted.
         self._is_journal = is_journal
@@ -127,8 +131,8 @@ class AsyncFencedThread(AsyncThread):
 
     def end(self) -> None:
         """Let nobody change the document any more, where nothing would ever be saved."""
-        if self._document is not None and self._document.root._locked is None:
-            lock([self._document.root], _ENDED)
+        if self.handle.document is not None:
+            self.handle.document.lock(_ENDED)
 
     def now_us(self) -> int:
         return self.core.runtime.now_us()
@@ -155,14 +159,9 @@ class AsyncFencedThread(AsyncThread):
                 await self._guard.met_others()
             except SessionFencedError:
                 # It stands on what is the new holder's: nothing may be built on that, by whatever way.
-                self._deleted = True
+                self.handle.deleted = True
                 raise
             self._vouched = head
-
-    def _check_alive(self) -> None:
-        if self._guard is not None and self._guard.fenced is not None:
-            raise self._guard.fenced
-        super()._check_alive()
 
     async def _met_others(self) -> None:
         if self._guard is not None:
@@ -249,7 +248,7 @@ class AsyncFencedThread(AsyncThread):
 
     async def load(self) -> None:
         """Have something to look at: the newest version, unless the handle stands on one already."""
-        await self._load()
+        await self.handle.load()
 
     async def look_again(self) -> None:
         """Before building on what is known: a write whose fate is open may have landed, and one that was

@@ -47,7 +47,7 @@ from everthread.threads.aio.journals import (
     shorter,
     space_beside,
 )
-from everthread.threads.colours import ASYNC
+from everthread.threads.twins import ASYNC
 from everthread.values import Personal, check_text
 
 if TYPE_CHECKING:

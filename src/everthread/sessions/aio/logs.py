@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from everthread.threads.colours import ASYNC
+from everthread.threads.twins import ASYNC
 
 if TYPE_CHECKING:
     from everthread.threads.aio.core import Core

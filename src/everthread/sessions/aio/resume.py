@@ -18,7 +18,7 @@ from everthread.sessions.resume import (
     working_part,
 )
 from everthread.stores.offload import run_in_thread
-from everthread.threads.colours import ASYNC
+from everthread.threads.twins import ASYNC
 from everthread.verifiers.specs import AllowCommands, permissions
 from everthread.working.items import CONTEXT_ITEMS, check_version
 

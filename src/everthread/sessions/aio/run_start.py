@@ -29,7 +29,7 @@ from everthread.sessions.aio.lease import OwnLease
 from everthread.sessions.aio.status import AsyncSessionRecords, read_records, uid_of
 from everthread.sessions.lease import Lease
 from everthread.threads.aio.thread import AnyVersion, AsyncThread
-from everthread.threads.colours import ASYNC
+from everthread.threads.twins import ASYNC
 from everthread.values import Personal
 
 if TYPE_CHECKING:
@@ -169,6 +169,11 @@ async def _started(
     tags = _tags(options, lease.holder.run)
     found = await _look(core, name, uid, before)
     user_id = options.user_id or await found.user_id
+    if ASYNC and user_id is not None:
+        # Whose it is, and errors, are sealed as that person's. The keyring is opened on another thread; one
+        # that can't be used says so where it is needed.
+        with suppress(EverthreadError):
+            await core.backend.aside(core.vault.key_for, user_id)
     taken_over = before is not None and not before.given_back
     if (
         taken_over

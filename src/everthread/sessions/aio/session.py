@@ -45,7 +45,7 @@ from everthread.sessions.records import (
 from everthread.sessions.tasks import TASKS, checked_map, custom_part, slice_of, with_both_sides
 from everthread.sessions.usage import Count, Total, Usage, checked_counts
 from everthread.threads.aio.thread import AnyVersion, AsyncThread
-from everthread.threads.colours import ASYNC, AwaitedFace
+from everthread.threads.twins import ASYNC, AwaitedFace
 from everthread.working.aio.home import AsyncHome
 from everthread.working.config import Config
 

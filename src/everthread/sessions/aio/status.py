@@ -42,7 +42,7 @@ from everthread.sessions.records import (
 )
 from everthread.sessions.tasks import slice_of
 from everthread.sessions.usage import Total, Usage
-from everthread.threads.colours import ASYNC, pause_async
+from everthread.threads.twins import ASYNC, pause_async
 
 if TYPE_CHECKING:
     from everthread.threads.aio.store import AsyncThreadStore
@@ -296,7 +296,7 @@ def uid_of(thread: AsyncThread) -> str:
 
 async def _losses_of_sources(thread: AsyncThread) -> Losses | None:
     """For a fork without a journal: whether one was lost that it should have got when it was forked."""
-    core, line = thread.core, thread._line
+    core, line = thread.core, thread.handle.line
     while line is not None and line.parent:
         line = await core.backend.line(line.parent)
         if line is None:

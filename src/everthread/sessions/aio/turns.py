@@ -21,7 +21,7 @@ from everthread.messages.shapes import enclose
 from everthread.sessions.effects import ToolUse
 from everthread.sessions.tasks import OWN, own_part
 from everthread.sessions.usage import Count, Usage, checked_counts
-from everthread.threads.colours import ASYNC, AwaitedFace, StreamReads
+from everthread.threads.twins import ASYNC, AwaitedFace, StreamReads
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -244,7 +244,7 @@ class FencedThread(Thread):
 
     def load(self) -> None:
         """Have something to look at: the newest version, unless the handle stands on one already."""
-        self._load()
+        self.handle.load()
 
     def look_again(self) -> None:
         """Before building on what is known: a write whose fate is open may have landed, and one that was

@@ -42,8 +42,8 @@ from everthread.sessions.sync.tasks import Tasks
 from everthread.sessions.sync.turns import Messages, Turn, deliver, post
 from everthread.sessions.tasks import TASKS, checked_map, custom_part, slice_of, with_both_sides
 from everthread.sessions.usage import Count, Total, Usage, checked_counts
-from everthread.threads.colours import BlockingFace
 from everthread.threads.sync.thread import AnyVersion, Thread
+from everthread.threads.twins import BlockingFace
 from everthread.working.config import Config
 from everthread.working.sync.home import Home
 

@@ -43,7 +43,7 @@ from everthread.sessions.sync.logs import newest_first, revealing
 from everthread.sessions.sync.tasks import TaskView
 from everthread.sessions.tasks import slice_of
 from everthread.sessions.usage import Total, Usage
-from everthread.threads.colours import pause
+from everthread.threads.twins import pause
 
 if TYPE_CHECKING:
     from everthread.threads.sync.store import ThreadStore

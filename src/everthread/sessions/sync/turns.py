@@ -22,7 +22,7 @@ from everthread.messages.shapes import enclose
 from everthread.sessions.effects import ToolUse
 from everthread.sessions.tasks import OWN, own_part
 from everthread.sessions.usage import Count, Usage, checked_counts
-from everthread.threads.colours import BlockingFace, SequenceReads
+from everthread.threads.twins import BlockingFace, SequenceReads
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -15,7 +15,7 @@ from everthread.codec.schema import CURRENT_SCHEMA_VERSION, VERSION_FIELD
 from everthread.errors import InvalidStateError, InvalidValueError, StateNotFoundError, UsageError
 from everthread.hooks import AsyncNotifier, SessionLifecycle
 from everthread.stores.colours import ASYNC, aside_async
-from everthread.threads.colours import AwaitedFace, streamed
+from everthread.threads.twins import AwaitedFace, streamed
 from everthread.values import check_text
 from everthread.working.aio.home import AsyncHome, find_state, latest_state
 from everthread.working.aio.saver import Saver

@@ -16,7 +16,7 @@ from everthread.codec.schema import CURRENT_SCHEMA_VERSION, VERSION_FIELD
 from everthread.errors import InvalidStateError, InvalidValueError, StateNotFoundError, UsageError
 from everthread.hooks import Notifier, SessionLifecycle
 from everthread.stores.colours import aside
-from everthread.threads.colours import BlockingFace, iterated
+from everthread.threads.twins import BlockingFace, iterated
 from everthread.values import check_text
 from everthread.working.config import CONTEXT_ENTRIES_MAX, Config, check_hooks, checked_config
 from everthread.working.document import Backing, Collections, Edit, check_resolve
