@@ -29,6 +29,7 @@ TWINS = {
     for part in (
         "threads",
         "events",
+        "sessions",
         "working",
         "stores/postgres",
         "stores/valkey",
@@ -100,7 +101,7 @@ class Offloaded(Offload):
 
 #: Whole words, in order.
 WORDS = (
-    (r"\b(threads|events|working)\.aio\b", r"\1.sync"),
+    (r"\b(threads|events|sessions|working)\.aio\b", r"\1.sync"),
     (r"\b(postgres|valkey|langgraph)\.aio\b", r"\1.sync"),
     (r"\bredis\.asyncio\b", "redis"),
     (r"stores\.contract_async\b", "stores.contract"),
@@ -115,9 +116,11 @@ WORDS = (
     (r"AwaitedFace\b", "BlockingFace"),
     (r"StreamedFace\b", "IteratedFace"),
     (r"asynccontextmanager\b", "contextmanager"),
+    (r"\bAwaitable\[((?:[^\[\]]|\[[^\[\]]*\])*)\]", r"\1"),
     (r"AsyncIterator\b", "Iterator"),
     (r"AsyncIterable\b", "Iterable"),
     (r"aclose\b", "close"),
+    (r"fire_async\b", "fire"),
     (r"\bAsync(?=[A-Z])", ""),
     (r"\basync (?=def|for|with)", ""),
     (r"\bawait ", ""),

@@ -82,11 +82,12 @@ if TYPE_CHECKING:
     from everthread.salvager.report import SalvagedThread, SalvageReport
     from everthread.salvager.salvager import salvage
     from everthread.search.query import Hit, Hits
-    from everthread.sessions.decisions import PendingDecision
+    from everthread.sessions.aio.session import AsyncAgentSession
     from everthread.sessions.effects import Done
     from everthread.sessions.resume import ResumeReport
-    from everthread.sessions.session import AgentSession
-    from everthread.sessions.status import SessionRecords
+    from everthread.sessions.sync.decisions import PendingDecision
+    from everthread.sessions.sync.session import AgentSession
+    from everthread.sessions.sync.status import SessionRecords
     from everthread.sessions.tasks import Task
     from everthread.sessions.usage import Usage
     from everthread.store import Store, open
@@ -116,6 +117,7 @@ __all__ = [
     "AccessError",
     "Affected",
     "AgentSession",
+    "AsyncAgentSession",
     "AsyncEventStream",
     "AsyncStore",
     "AsyncThread",
@@ -241,7 +243,8 @@ __version__ = "0.1.0"
 _DOOR = {
     "ABSENT": "everthread.history.merge",
     "Affected": "everthread.maintenance.reports",
-    "AgentSession": "everthread.sessions.session",
+    "AgentSession": "everthread.sessions.sync.session",
+    "AsyncAgentSession": "everthread.sessions.aio.session",
     "AsyncEventStream": "everthread.events.aio.stream",
     "AsyncStore": "everthread.store_async",
     "AsyncThread": "everthread.threads.aio.thread",
@@ -277,7 +280,7 @@ _DOOR = {
     "Opaque": "everthread.values",
     "OpenLoop": "everthread.working.items",
     "Passage": "everthread.knowledge",
-    "PendingDecision": "everthread.sessions.decisions",
+    "PendingDecision": "everthread.sessions.sync.decisions",
     "Personal": "everthread.values",
     "Pin": "everthread.versions",
     "Place": "everthread.redaction.report",
@@ -290,7 +293,7 @@ _DOOR = {
     "Retention": "everthread.history.retention",
     "SalvageReport": "everthread.salvager.report",
     "SalvagedThread": "everthread.salvager.report",
-    "SessionRecords": "everthread.sessions.status",
+    "SessionRecords": "everthread.sessions.sync.status",
     "SignedHead": "everthread.history.chain",
     "StateStatus": "everthread.working.items",
     "StorageBackend": "everthread.working.config",

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from everthread.redaction.report import Place, RedactionReport
     from everthread.search.query import Hits
     from everthread.sessions.resume import ResumeReport
-    from everthread.sessions.session import AgentSession
-    from everthread.sessions.status import SessionRecords
+    from everthread.sessions.sync.session import AgentSession
+    from everthread.sessions.sync.status import SessionRecords
     from everthread.stores.cold import Archive
     from everthread.stores.contract import Backend
     from everthread.stores.contract import Progress as ErasureProgress
@@ -83,7 +83,7 @@ class Store(MaintainedStore):
         See :class:`AgentSession` for what the options mean. Raises :class:`SessionBusyError` if another live
         run holds the thread.
         """
-        from everthread.sessions.session import AgentSession
+        from everthread.sessions.sync.session import AgentSession
 
         return AgentSession(
             name,
@@ -139,7 +139,7 @@ class Store(MaintainedStore):
         True or a list of argument lists lets the verifiers that are stored commands run; otherwise they are
         reported as unverifiable, since a state may come from elsewhere. Raises :class:`ThreadNotFoundError`.
         """
-        from everthread.sessions.resume import resume_report
+        from everthread.sessions.sync.resume import resume_report
 
         return resume_report(
             self._records(thread),
@@ -167,7 +167,7 @@ class Store(MaintainedStore):
         asked for. Raises :class:`ThreadNotFoundError`, and
         :class:`InvalidValueError` if the budget is too small for anything.
         """
-        from everthread.sessions.briefing import session_briefing
+        from everthread.sessions.sync.briefing import session_briefing
 
         return session_briefing(
             self._records(thread),
@@ -220,7 +220,7 @@ class Store(MaintainedStore):
         return search(self.core, text, kinds=kinds, prefix=prefix, limit=limit, progress=progress)
 
     def _records(self, thread: str) -> SessionRecords:
-        from everthread.sessions.status import read_session
+        from everthread.sessions.sync.status import read_session
 
         found = read_session(self, thread)
         if found is None:

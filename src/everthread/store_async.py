@@ -1,7 +1,7 @@
 """``everthread.open_async()`` and ``AsyncStore``.
 
-Verbs of threads and events are async down to the driver. What a person or a scheduled job starts (erase,
-export, verify, …) is written once, as blocking code: :class:`WorkerStore` runs it on a thread.
+Verbs of threads, events and sessions are async down to the driver. What a person or a scheduled job starts
+(erase, export, verify, …) is written once, as blocking code: :class:`WorkerStore` runs it on a thread.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from everthread import process
 from everthread.arguments import check_options
-from everthread.errors import EverthreadError, StoreClosedError, UsageError
+from everthread.errors import EverthreadError, StoreClosedError, ThreadNotFoundError, UsageError
 from everthread.limits import DEFAULT_LIMITS, Limits
 from everthread.maintenance.unfinished import unfinished_space
-from everthread.sessions.async_session import PendingSession
 from everthread.store import Store, archive_of, with_archive
 from everthread.stores.contract import Backend
 from everthread.stores.offload import Worker
@@ -51,17 +50,22 @@ from everthread.threads.runtime import Runtime
 from everthread.threads.twins import Arriving, streamed
 
 if TYPE_CHECKING:
+    from everthread.briefing.selection import Briefing
     from everthread.detectors import Detector
     from everthread.events.aio.stream import AsyncEventStream
     from everthread.events.event import Upcast
     from everthread.knowledge import AsyncKnowledge
     from everthread.people.users import AsyncUserStore
     from everthread.redaction.report import Place
+    from everthread.sessions.aio.session import AsyncAgentSession
+    from everthread.sessions.aio.status import AsyncSessionRecords
+    from everthread.sessions.resume import ResumeReport
     from everthread.stores.contract_async import AsyncBackend
-    from everthread.threads.aio.thread import AsyncThread
+    from everthread.threads.aio.thread import AnyVersion, AsyncThread
     from everthread.threads.lifetimes import Lifetime
     from everthread.threads.reports import Progress
     from everthread.transfer.report import ImportReport
+    from everthread.verifiers.specs import AllowCommands
 
 
 T = TypeVar("T")
@@ -137,14 +141,6 @@ class WorkerStore:
         finally:
             if batches.begun:
                 await self._worker.run_surely(batches.close)
-
-    async def run_whole(self, call: Callable[[Store], T]) -> T:
-        """As :meth:`run`, but a call that has begun is finished before a cancellation is raised."""
-        return await self._worker.run(lambda: call(self.blocking()))
-
-    async def run_surely(self, call: Callable[[], object]) -> None:
-        """Call it on a thread, also if the caller is cancelled."""
-        await self._worker.run_surely(call)
 
     def blocking(self) -> Store:
         """The blocking store itself. Its verbs hold up whoever calls them."""
@@ -348,27 +344,112 @@ class AsyncStore(AsyncThreadStore):
         self._check()
         return AsyncEventStream(self.core, name, upcast)
 
-    def session(self, name: str | None = None, **options: Any) -> PendingSession:
-        """Begin a run of an agent on the thread of this name: ``async with store.session(name) as s``.
+    def session(
+        self,
+        name: str | None = None,
+        *,
+        user_id: str | None = None,
+        agent: str | None = None,
+        max_turns: int | None = 50,
+        hooks: Any = None,
+        mode: str = "continue",
+        source: str | AsyncThread | None = None,
+        at: AnyVersion | None = None,
+        system: Any = None,
+        lease_ttl: float = 300.0,
+        parent: AsyncAgentSession | None = None,
+    ) -> AsyncAgentSession:
+        """Begin a run of an agent on the thread of this name: ``async with store.session(name) as s``, or
+        await it, and close it.
 
-        Takes what :meth:`Store.session` takes, and gives the same :class:`AgentSession`: its calls are plain,
-        durable when they return; ``await s.acall(…)`` awaits tools. Beginning and ending don't hold up the
-        event loop.
+        See :class:`AgentSession` for what the options mean; what is durable when a call returns is awaited
+        here. Raises :class:`SessionBusyError` if another live run holds the thread.
         """
-        from everthread.threads.aio.thread import AsyncThread
+        from everthread.sessions.aio.session import AsyncAgentSession
 
         self._check()
-        source = options.get("source")
-        if isinstance(source, AsyncThread):
-            # The blocking code of a session knows threads by name and version.
-            options["source"], options["at"] = source.name, options.get("at") or source.head
-        return PendingSession(self._worker, name, options)
+        return AsyncAgentSession(
+            name,
+            user_id,
+            store=self,
+            agent=agent,
+            max_turns=max_turns,
+            hooks=hooks,
+            mode=mode,
+            source=source,
+            at=at,
+            system=system,
+            lease_ttl=lease_ttl,
+            parent=parent,
+        )
+
+    async def session_records(self, name: str) -> AsyncSessionRecords:
+        """What is known of the session on a thread, running or not: see :meth:`Store.session_records`. What
+        its calls read is awaited."""
+        from everthread.sessions.aio.status import read_session
+
+        self._check()
+        found = await read_session(self, name)
+        if found is None:
+            raise ThreadNotFoundError(f"there is no thread {name!r}; it exists from its first commit")
+        return found
+
+    async def resume(
+        self,
+        thread: str,
+        *,
+        max_age_s: float | None = 86_400.0,
+        allow_commands: AllowCommands = False,
+        allow_network: bool = True,
+    ) -> ResumeReport:
+        """What a new run would find on a thread, checked against reality: see :meth:`Store.resume`."""
+        from everthread.sessions.aio.resume import resume_report
+
+        return await resume_report(
+            await self.session_records(thread),
+            now_us=self.core.runtime.now_us(),
+            max_age_s=max_age_s,
+            allow_commands=allow_commands,
+            allow_network=allow_network,
+        )
+
+    async def briefing(
+        self,
+        thread: str,
+        max_tokens: int = 1_500,
+        *,
+        tokenizer: Any = None,
+        max_age_s: float | None = 86_400.0,
+        allow_commands: AllowCommands = False,
+        allow_network: bool = True,
+        reveal: bool = False,
+    ) -> Briefing:
+        """The text that a new run on a thread needs, within a token budget: see :meth:`Store.briefing`."""
+        from everthread.sessions.aio.briefing import session_briefing
+
+        return await session_briefing(
+            await self.session_records(thread),
+            now_us=self.core.runtime.now_us(),
+            max_tokens=max_tokens,
+            tokenizer=tokenizer,
+            max_age_s=max_age_s,
+            allow_commands=allow_commands,
+            allow_network=allow_network,
+            reveal=reveal,
+        )
+
+    async def accept_losses(self, thread: str) -> bool:
+        """Accept that the journal of a thread lost records; as :meth:`Store.accept_losses`."""
+        if (await self.session_records(thread)).losses is None:
+            return False
+        session = await self.session(thread, agent="accept_losses")
+        try:
+            return await session.accept_losses()
+        finally:
+            await session.close()
 
     # ── one colour beneath: on a worker thread ───────────────────────────────────────────────
 
-    session_records = on_worker(Store.session_records)
-    resume = on_worker(Store.resume)
-    briefing = on_worker(Store.briefing)
     search = on_worker(Store.search)
     verify = on_worker(Store.verify)
     gc = on_worker(Store.gc)
@@ -416,11 +497,6 @@ class AsyncStore(AsyncThreadStore):
             every_namespace=every_namespace,
             progress=progress,
         )
-
-    async def accept_losses(self, thread: str) -> bool:
-        """Accept that the journal of a thread lost records; as :meth:`Store.accept_losses`."""
-        self._check()
-        return await self._worker.run_whole(lambda store: store.accept_losses(thread))
 
     async def close(self) -> None:
         """Release files and keys. Everything committed is durable already. May be called twice."""

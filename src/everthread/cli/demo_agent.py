@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from everthread.sessions.effects import Done
-    from everthread.sessions.session import AgentSession
+    from everthread.sessions.sync.session import AgentSession
 
 THREAD = "payments"
 STORE = "agent.db"

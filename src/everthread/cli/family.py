@@ -89,7 +89,7 @@ def session_status(store: Store, name: str) -> str | None:
     uid = _with_session(store, name)
     if uid is None:
         return None
-    from everthread.sessions.journal import newest_status
+    from everthread.sessions.sync.journal import newest_status
 
     try:
         return newest_status(store.core, uid)

@@ -122,7 +122,7 @@ def _show_undone(undone: Sequence[Redaction]) -> None:
 
 def _refuse_while_running(store: Store) -> None:
     """A run would go on from a past that isn't there any more."""
-    from everthread.sessions.lease import active_leases
+    from everthread.sessions.sync.lease import active_leases
 
     with suppress(DamageError):
         for thread, lease in active_leases(store.core):

@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 import msgspec
 
 from everthread.errors import InvalidValueError, LimitError
-from everthread.sessions.decisions import LOG as DECISIONS
+from everthread.sessions.sync.decisions import LOG as DECISIONS
 from everthread.sessions.tasks import TASKS
 from everthread.values import Personal
 from everthread.working.items import CONSTRAINTS, CONTEXT, CONTEXT_ITEMS, INTENTIONS, OPEN_LOOPS, TODOS

@@ -7,35 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from everthread.briefing.facts import (
-    Background,
-    Fact,
-    Kind,
-    Trust,
-    limited,
-    masked,
-    message_text,
-    revealing,
-    shown,
-)
-from everthread.briefing.selection import Briefing, brief
-from everthread.sessions.resume import (
-    MAX_AGE_S,
-    FactCheck,
-    ResumeReport,
-    heard_us,
-    microseconds,
-    readable,
-    resume_report,
-    sound_items,
-)
-from everthread.threads.sync.item_times import item_times
-from everthread.verifiers.specs import AllowCommands, Status
+from everthread.briefing.facts import Background, Fact, Kind, Trust, limited, masked, message_text, shown
+from everthread.sessions.resume import FactCheck, ResumeReport, microseconds, sound_items
+from everthread.verifiers.specs import Status
 from everthread.working.items import INTENTIONS, OPEN_LOOPS
 
 if TYPE_CHECKING:
-    from everthread.sessions.records import DecisionRecord, EffectRecord, ErrorRecord
-    from everthread.sessions.status import SessionRecords
+    from everthread.sessions.records import DecisionRecord, EffectRecord, ErrorRecord, RunRecord
     from everthread.sessions.tasks import Task
     from everthread.working.items import Intention, OpenLoop, Todo
 
@@ -297,75 +275,64 @@ LINE_TOKENS, MESSAGE_TOKENS = 8, 40
 MESSAGES_MIN = 12
 
 
-def session_briefing(
-    records: SessionRecords,
-    *,
-    now_us: int,
-    found: SessionRecords | None = None,
-    max_tokens: int = 1_500,
-    tokenizer: object = None,
-    max_age_s: float | None = MAX_AGE_S,
-    allow_commands: AllowCommands = False,
-    allow_network: bool = True,
-    reveal: bool = False,
-) -> Briefing:
-    """The text that a run needs to go on, within ``max_tokens``.
+class Limits(msgspec.Struct, frozen=True):
+    """How much a briefing of so many tokens looks at: of each kind, and of the messages."""
 
-    ``records`` show the present state, ``found`` what this run found when it began, if it is under way. Facts
-    are verified anew, so that none is called verified that isn't at this moment. Personal values are masked
-    unless ``reveal`` is asked for.
-    """
-    report = resume_report(
-        records,
-        now_us=now_us,
-        max_age_s=max_age_s,
-        allow_commands=allow_commands,
-        allow_network=allow_network,
-    )
-    if found is not None:
-        report = msgspec.structs.replace(
-            report, run=found.last_run, status=found.status, heard_us=heard_us(found)
-        )
-    with revealing(reveal):
-        facts_known = background(records, report, max_tokens)
-    return brief(facts_known, max_tokens=max_tokens, tokenizer=tokenizer)
+    each: int
+    messages: int
+
+    @classmethod
+    def of(cls, max_tokens: int) -> Limits:
+        return cls(max(EACH_MIN, max_tokens // LINE_TOKENS), max(MESSAGES_MIN, max_tokens // MESSAGE_TOKENS))
 
 
-def background(records: SessionRecords, report: ResumeReport, max_tokens: int = 1_500) -> Background:
+class Readings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a briefing reads from the logs of a session: the newest of each, and how many messages there are.
+    ``problems`` are the parts that could not be read, those of the report included."""
+
+    tail: Sequence[Any]
+    #: When the version of each of these messages was committed.
+    times: Sequence[int]
+    length: int
+    settled: Sequence[EffectRecord]
+    effect_count: int
+    errors: Sequence[ErrorRecord]
+    recent: Sequence[DecisionRecord]
+    tasks: Sequence[Task]
+    document: Any
+    problems: Sequence[str]
+
+
+def with_run_found(report: ResumeReport, run: RunRecord | None, heard_us: int | None) -> ResumeReport:
+    """The report for a run under way: what it says of the last run is what this one found when it began."""
+    status = None if run is None else run.status
+    return msgspec.structs.replace(report, run=run, status=status, heard_us=heard_us)
+
+
+def background(read: Readings, report: ResumeReport, each_max: int = EACH_MIN) -> Background:
     """All that is known: as many facts of each kind as a briefing could hold, and how many there are beside
     these."""
-    each_max = max(EACH_MIN, max_tokens // LINE_TOKENS)
-    problems = list(report.problems)
-    log = records.thread.messages
-    length = len(log)
-    start = max(0, length - max(MESSAGES_MIN, max_tokens // MESSAGE_TOKENS))
-    tail = readable(problems, lambda: log[start:] if length else [])
-    times = item_times(records.thread, "messages", start) if tail else []
-    settled = readable(problems, lambda: records.effects(limit=each_max))
-    errors = readable(problems, lambda: records.errors(limit=None))
-    recent = readable(problems, lambda: records.decisions(limit=None))
-    tasks = readable(problems, records.tasks.all)
-    document = records.thread.state.plain()
-    decisions = [*reversed(report.decisions), *(each for each in recent if each.complete)]
+    tail, settled, length = read.tail, read.settled, read.length
+    decisions = [*reversed(report.decisions), *(each for each in read.recent if each.complete)]
     # What makes no sense among these was said by the report.
-    loops, intentions = (sound_items([], document, kind) for kind in (OPEN_LOOPS, INTENTIONS))
+    loops, intentions = (sound_items([], read.document, kind) for kind in (OPEN_LOOPS, INTENTIONS))
     everything: list[Fact] = [
         *run_fact(report),
         *goal_fact(report),
         *next_facts(report, settled),
         *constraint_facts(report),
-        *problem_facts(problems, report.made_us),
+        *problem_facts(read.problems, report.made_us),
         *context_facts(report),
         *call_facts(report, settled),
         *decision_facts(decisions),
         *todo_facts(report),
         *loop_facts(report),
-        *failure_facts(errors),
-        *finished_facts(report, tasks, loops, intentions),
-        *exchange_facts(tail, length, times),
+        *failure_facts(read.errors),
+        *finished_facts(report, read.tasks, loops, intentions),
+        *exchange_facts(tail, length, read.times),
     ]
     calls = sum(fact.kind is Kind.SETTLED for fact in everything)
-    beside = {Kind.EXCHANGE: length - len(tail), Kind.SETTLED: records.effect_count - calls}
+    beside = {Kind.EXCHANGE: length - len(tail), Kind.SETTLED: read.effect_count - calls}
     facts, more = limited(everything, each_max, beside)
     return Background(
         thread=report.thread, version=report.version, now_us=report.made_us, facts=facts, more=more

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import datetime
 import datetime as dt
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from everthread.arguments import counted
 from everthread.briefing.facts import MASK, shown
 from everthread.briefing.text import age
-from everthread.codec.schema import CURRENT_SCHEMA_VERSION, VERSION_FIELD
+from everthread.codec.schema import VERSION_FIELD
 from everthread.errors import DamageError
 from everthread.verifiers.registry import check_all
-from everthread.verifiers.specs import AllowCommands, Permissions, Status, Verdict, permissions
+from everthread.verifiers.specs import Permissions, Status, Verdict
 from everthread.working.items import (
     CONSTRAINTS,
-    CONTEXT_ITEMS,
     INTENTIONS,
     OPEN_LOOPS,
     TODOS,
@@ -30,12 +29,10 @@ from everthread.working.items import (
     OpenLoop,
     Todo,
     TodoStatus,
-    check_version,
 )
 
 if TYPE_CHECKING:
     from everthread.sessions.records import DecisionRecord, EffectRecord, RunRecord
-    from everthread.sessions.status import SessionRecords
     from everthread.sessions.tasks import Task
 
 
@@ -128,18 +125,8 @@ def _duration(seconds: float) -> str:
 # ── reading states that may be damaged ──────────────────────────────────────────────────────────────
 
 
-Part = TypeVar("Part")
 #: As many unsound items of one collection are described.
 _DESCRIBED_MAX = 3
-
-
-def readable(problems: list[str], part: Callable[[], Iterable[Part]]) -> list[Part]:
-    """A part of the state; one that is damaged is reported and doesn't keep the others from being read."""
-    try:
-        return list(part())
-    except DamageError as error:
-        problems.append(str(error))
-        return []
 
 
 def sound_items(problems: list[str], document: Mapping[Any, Any], kind: Kind[Item]) -> list[Item]:
@@ -277,69 +264,8 @@ class ResumeReport(msgspec.Struct, frozen=True, kw_only=True):
         return self.summary()
 
 
-def resume_report(
-    records: SessionRecords,
-    *,
-    now_us: int,
-    max_age_s: float | None = MAX_AGE_S,
-    allow_commands: AllowCommands = False,
-    allow_network: bool = True,
-) -> ResumeReport:
-    """The report on what ``records`` show. Writes nothing and reads documents and tails only.
-
-    ``max_age_s``: when a fact without a verifier counts as stale; None for never. Stored commands are run
-    only as far as ``allow_commands`` says. Parts that are damaged are named in ``problems``. Raises
-    :class:`SchemaVersionError` for a state that newer code wrote.
-    """
-    allowed = permissions(allow_commands, allow_network)
-    problems: list[str] = []
-    if (lost := records.thread.recovered) is not None:
-        which = f"version {lost.last}" if lost.first == lost.last else f"versions {lost.first}–{lost.last}"
-        problems.append(f"{which}, the newest; it stands on {lost.version}: {'; '.join(lost.reasons)}")
-    found = _session_part(records, problems)
-    document = records.thread.state.plain()
-    check_version(document.get(VERSION_FIELD), CURRENT_SCHEMA_VERSION)
-    found |= _working_part(document, problems)
-    items = sound_items(problems, document, CONTEXT_ITEMS)
-    found["facts"] = check_context(items, now_us=now_us, max_age_s=max_age_s, allowed=allowed)
-    return ResumeReport(
-        thread=records.name,
-        version=None if records.head is None else records.head.seq,
-        made_us=now_us,
-        problems=tuple(problems),
-        **found,
-    )
-
-
-def _session_part(records: SessionRecords, problems: list[str]) -> dict[str, Any]:
-    tasks = readable(problems, records.tasks.all)
-    if records.losses is not None:
-        problems.append(
-            f"{RECORDS_LOST} ({records.losses.why}): an effect that isn't known here may have happened"
-        )
-    return {
-        "losses": None if records.losses is None else records.losses.why,
-        "status": records.status,
-        "run": records.last_run,
-        "heard_us": heard_us(records),
-        "turns": records.turns,
-        "in_flight": tuple(readable(problems, records.open_effects)),
-        "decisions": tuple(readable(problems, records.open_decisions)),
-        "ready": tuple(readable(problems, records.tasks.ready)),
-        "blocked": tuple(readable(problems, records.tasks.blocked)),
-        "in_progress": tuple(task for task in tasks if task.status == "in_progress"),
-    }
-
-
-def heard_us(records: SessionRecords) -> int | None:
-    """When the last run ended or, if it didn't say, was last heard of."""
-    run = records.last_run
-    if run is None:
-        return None
-    return run.ended_us if run.ended_us is not None else max(run.started_us, records.heartbeat_us or 0)
-
-
-def _working_part(document: Mapping[Any, Any], problems: list[str]) -> dict[str, Any]:
+def working_part(document: Mapping[Any, Any], problems: list[str]) -> dict[str, Any]:
+    """What a document's working state gives for a report."""
     todos = sound_items(problems, document, TODOS)
     intentions = sound_items(problems, document, INTENTIONS)
     loops = sound_items(problems, document, OPEN_LOOPS)

@@ -17,7 +17,8 @@ Where the async contract differs from the blocking one, this bridges it:
   they ask the store. Here that next read follows at once: what the store refuses is raised by the call itself
   and taken back, and ``truncate_from()`` tells how many items went.
 - ``log.read(a, b)`` and ``async for`` stand behind indexing, slicing, iterating and comparing.
-- A session begins when ``store.session()`` is called, and ends as ``async with`` would end it.
+- A session begins when ``store.session()`` is called, and ends as ``async with`` would end it. What it calls
+  is called outside of the loop.
 - A function handed to ``update()`` is called outside of the loop and gets a draft that looks blocking too.
 """
 
@@ -26,9 +27,11 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextvars
+import functools
 import inspect
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, MutableMapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar, cast
 
 from everthread.arguments import check_name
@@ -38,7 +41,12 @@ from everthread.events.aio.projection import AsyncProjection
 from everthread.events.aio.stream import AsyncEventStream
 from everthread.knowledge import AsyncKnowledge
 from everthread.people.users import AsyncUserStore
-from everthread.sessions.async_session import PendingSession
+from everthread.sessions.aio.decisions import AsyncPendingDecision
+from everthread.sessions.aio.session import AsyncAgentSession
+from everthread.sessions.aio.status import AsyncSessionRecords
+from everthread.sessions.aio.tasks import AsyncTasks
+from everthread.sessions.aio.turns import AsyncMessages, AsyncTurn
+from everthread.sessions.locks import Entering
 from everthread.store import Store
 from everthread.store_async import AsyncStore
 from everthread.threads.aio.log import AsyncLog, AsyncLogView
@@ -193,6 +201,9 @@ class Driven:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._real, name)
+        if inspect.iscoroutine(found):
+            # A property that reads the store.
+            return self._store._shown(run(found))
         if inspect.ismethod(found):
             return lambda *args, **options: self._call(found, args, options)
         return self._store._shown(found)
@@ -209,7 +220,7 @@ class Driven:
 
 
 def _real(value: Any) -> Any:
-    return value._real if isinstance(value, Driven | DrivenLogView | DrivenSession) else value
+    return value._real if isinstance(value, Driven | DrivenLogView) else value
 
 
 class DrivenStore(Driven):
@@ -357,28 +368,84 @@ class DrivenLog(DrivenLogView):
         return answer
 
 
-class DrivenSession:
-    """A run that has begun, and what ends it."""
-
-    def __init__(self, beginning: PendingSession) -> None:
-        self.__dict__.update(_beginning=beginning, _session=run(beginning.__aenter__()))
-
-    @property
-    def _real(self) -> Any:
-        return self._session
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_session"], name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._session, name, value)
+class DrivenEntered(Driven):
+    """What is entered with ``async with``."""
 
     def __enter__(self) -> Any:
-        return self._session
+        return self._store._shown(run(self._real.__aenter__()))
 
-    def __exit__(self, *error: Any) -> bool:
-        swallowed: bool = run(self._beginning.__aexit__(*error))
-        return swallowed
+    def __exit__(self, *error: Any) -> Any:
+        return run(self._real.__aexit__(*error))
+
+
+class DrivenSession(DrivenEntered):
+    """A run that has begun, and what ends it. Functions that it calls are called outside of the loop."""
+
+    def __init__(self, store: DrivenStore, session: AsyncAgentSession) -> None:
+        self.__dict__.update(_store=store, _object=session)
+        run(session.__aenter__())
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._real, name, value)
+
+    def __enter__(self) -> DrivenSession:
+        return self
+
+    def call(self, key: str, fn: Any, /, *args: Any, verify: Any = None, **options: Any) -> Any:
+        called = self._real.call(key, _outside(fn), *args, verify=_outside(verify), **options)
+        return run(called)
+
+
+def _outside(fn: Any) -> Any:
+    """A function that is called outside of the loop, so that it may use what is driven."""
+    if not callable(fn):
+        return fn
+
+    @functools.wraps(fn, updated=())
+    async def call(*args: Any, **options: Any) -> Any:
+        return await aside(lambda: fn(*args, **options))
+
+    return call
+
+
+class DrivenTasks(Driven):
+    """Tasks, looked at as they are."""
+
+    def __getitem__(self, task_id: str) -> Any:
+        return self._real[task_id]
+
+    def __contains__(self, task_id: object) -> bool:
+        return task_id in self._real
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._real)
+
+    def __len__(self) -> int:
+        return len(self._real)
+
+
+class DrivenMessages(DrivenLogView):
+    """The messages of a session: each change is awaited."""
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._real, name)
+        return lambda *args, **options: run(method(*args, **options))
+
+    def append(self, item: Any, shape: str | None = None) -> Any:
+        return run(self._real.append(item, shape))
+
+    def extend(self, items: Any, shape: str | None = None) -> Any:
+        return run(self._real.extend(items, shape))
+
+    def truncate_from(self, message_id: Any) -> int:
+        return cast("int", run(self._real.truncate_from(message_id)))
+
+    def find(self, message_id: Any) -> int | None:
+        return cast("int | None", run(self._real.find(message_id)))
+
+
+async def _arrived(entering: Entering[Any]) -> Any:
+    return await entering
 
 
 class DrivenStep(Driven):
@@ -473,5 +540,12 @@ _DRIVEN: dict[type, Callable[[DrivenStore, Any], Any]] = {
     AsyncProjection: Driven,
     AsyncKnowledge: Driven,
     AsyncUserStore: Driven,
-    PendingSession: lambda _, beginning: DrivenSession(beginning),
+    AsyncAgentSession: DrivenSession,
+    AsyncSessionRecords: Driven,
+    AsyncTasks: DrivenTasks,
+    AsyncMessages: DrivenMessages,
+    AsyncTurn: DrivenEntered,
+    AsyncPendingDecision: DrivenEntered,
+    Entering: lambda store, entering: store._shown(run(_arrived(entering))),
+    AbstractAsyncContextManager: DrivenEntered,
 }

@@ -19,7 +19,7 @@ import everthread
 from everthread import process, verifiers
 from everthread.adapters.langgraph.sync.lane import Lanes
 from everthread.errors import StoreClosedError
-from everthread.sessions.effects import Claim, Claims
+from everthread.sessions.sync.effects import Claim, Claims
 from everthread.store_async import WorkerStore
 from everthread.stores.memory import MemoryBackend
 from everthread.verifiers import registry

@@ -374,31 +374,45 @@ def test_async_calls(store: Store) -> None:
         return Done("found")
 
     async def main() -> None:
-        with store.session("s") as session:
-            assert await asyncio.gather(*(session.acall(f"k{n % 3}", slow, n % 3) for n in range(9))) == [
+        async with _async(store) as opened, opened.session("s") as session:
+            assert await asyncio.gather(*(session.call(f"k{n % 3}", slow, n % 3) for n in range(9))) == [
                 n % 3 for n in range(9)
             ]
             assert effect.calls == 3
-            assert await session.acall("plain", lambda: 7) == 7
+            assert await session.call("plain", lambda: 7) == 7
             with pytest.raises(OSError):  # noqa: PT011
-                await session.acall("f", fail)
+                await session.call("f", fail)
             with pytest.raises(InDoubtError):
-                await session.acall("f", fail)
-            assert await session.acall("f", fail, verify=found) == "found"
-            # A blocking call of an async function runs nothing of it.
-            with pytest.raises(UsageError, match="acall"):
-                session.call("k9", slow, 9)
-            assert session.in_doubt() == []
-            assert await session.acall("k9", slow, 9) == 9
+                await session.call("f", fail)
+            assert await session.call("f", fail, verify=found) == "found"
             # Cancelled in the middle: nobody knows.
-            task = asyncio.create_task(session.acall("never", asyncio.sleep, 60))
+            task = asyncio.create_task(session.call("never", asyncio.sleep, 60))
             await asyncio.sleep(0.02)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert [one.key for one in session.in_doubt()] == ["never"]
+            assert [one.key for one in await session.in_doubt()] == ["never"]
 
     asyncio.run(main())
+
+
+def _async(store: Store) -> Any:
+    return everthread.open_async(store.url, durability="process", keyring="memory:")
+
+
+def test_a_blocking_call_of_an_async_function_runs_nothing_of_it(store: Store) -> None:
+    effect = Counter()
+
+    async def slow(number: int) -> int:
+        effect()
+        return number
+
+    with store.session("s") as session:
+        with pytest.raises(UsageError, match="open_async"):
+            session.call("k9", slow, 9)
+        assert session.in_doubt() == []
+        assert effect.calls == 0
+        assert session.call("k9", lambda number: number, 9) == 9
 
 
 def test_a_waiter_that_is_cancelled_leaves_the_others_alone(store: Store) -> None:
@@ -409,8 +423,8 @@ def test_a_waiter_that_is_cancelled_leaves_the_others_alone(store: Store) -> Non
             await release.wait()
             return "done"
 
-        with store.session("s") as session:
-            tasks = [asyncio.create_task(session.acall("k", slow)) for _ in range(3)]
+        async with _async(store) as opened, opened.session("s") as session:
+            tasks = [asyncio.create_task(session.call("k", slow)) for _ in range(3)]
             await asyncio.sleep(0.01)
             tasks[1].cancel()
             await asyncio.sleep(0.01)

@@ -11,7 +11,6 @@ import pytest
 
 import everthread
 from everthread import AgentSession, InDoubtError, InvalidValueError, SessionFencedError, Store
-from everthread.sessions.effects import make_call
 from everthread.threads.runtime import Runtime
 from tests.unit.sessions.clock import Clock
 
@@ -69,17 +68,21 @@ def test_a_swallowed_refusal_opens_no_way_round(store: Store, clock: Clock) -> N
 
 def test_what_the_new_run_settled_is_not_taken_for_the_old_ones(store: Store, clock: Clock) -> None:
     old = _stale(store, clock)
-    plan = old._caller.plan(make_call("k", lambda: "old", (), {}, None, ()))
-    step = next(plan)
-    assert step.run is not None
-    clock.go(61)
-    with store.session("s") as new:
+    taken: list[AgentSession] = []
+
+    def slow() -> str:
+        clock.go(61)
+        new = store.session("s")
+        taken.append(new)
         with pytest.raises(InDoubtError):
-            new.call("k", lambda: "new")
+            new.call("k", slow)
         assert new.call("k", lambda: "new", verify=lambda: False) == "new"
-        # The old one comes back from its function.
-        with pytest.raises(SessionFencedError):
-            plan.send(step.run())
+        return "old"
+
+    # The old one comes back from its function.
+    with pytest.raises(SessionFencedError):
+        old.call("k", slow)
+    with taken[0] as new:
         assert new.call("k", lambda: "new") == "new"
         assert [effect.result for effect in new.effects() if effect.state == "done"] == ["new"]
     with pytest.raises(SessionFencedError):
@@ -101,7 +104,7 @@ def test_the_fence_holds_after_the_new_run_has_ended(store: Store, clock: Clock)
 
 def test_a_run_that_stopped_while_it_began_is_fenced_off_as_well(store: Store, clock: Clock) -> None:
     """Between its lease and its fence somebody else takes over."""
-    from everthread.sessions import session as sessions
+    from everthread.sessions.sync import run_start as sessions
 
     with store.session("s"):
         pass
@@ -178,7 +181,7 @@ def test_a_takeover_that_fails_before_its_fence_leaves_it_to_the_next_run(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lease was given back, but the run before both may still wake up."""
-    from everthread.sessions import session as sessions
+    from everthread.sessions.sync import run_start as sessions
 
     old = _stale(store, clock)
 

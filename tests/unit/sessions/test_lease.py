@@ -18,7 +18,7 @@ import everthread
 from everthread import InvalidStateError, SessionBusyError, SessionFencedError, Store
 from everthread.process import Place, here, is_gone
 from everthread.sessions import lease as leases
-from everthread.sessions.lease import lease_space
+from everthread.sessions.sync.lease import lease_space
 from everthread.threads.runtime import Runtime
 from tests.unit.sessions.clock import Clock
 from tests.unit.sessions.faulty import faulty_store

@@ -12,7 +12,8 @@ import pytest
 
 import everthread
 from everthread import Done, InDoubtError, NotFoundError, SessionBusyError, Store, salvage
-from everthread.sessions.journal import FORMAT, FORMAT_WHOLE, LOSSES, Runs, read_journal
+from everthread.sessions.journal import FORMAT, FORMAT_WHOLE, LOSSES
+from everthread.sessions.sync.journal import Runs, read_journal
 from everthread.threads.sync.journals import beside
 from tests.unit.cli.calling import run
 

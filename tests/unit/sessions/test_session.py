@@ -24,7 +24,8 @@ from everthread import (
     ThreadExistsError,
     Usage,
 )
-from everthread.sessions.journal import FORMAT, read_journal
+from everthread.sessions.journal import FORMAT
+from everthread.sessions.sync.journal import read_journal
 from tests.unit.sessions.faulty import faulty_store
 
 

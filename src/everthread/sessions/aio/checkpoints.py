@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from everthread.arguments import check_name, check_several
 from everthread.errors import InvalidValueError, NotFoundError
-from everthread.sessions.journal import find_keyed
+from everthread.sessions.aio.journal import find_keyed
+from everthread.sessions.aio.logs import newest_first
 from everthread.sessions.records import CheckpointRecord, checkpoint_of
 
 if TYPE_CHECKING:
-    from everthread.sessions.fenced_thread import FencedThread
-    from everthread.threads.sync.past import Past
-    from everthread.threads.sync.thread import Thread
+    from everthread.sessions.aio.fenced_thread import AsyncFencedThread
+    from everthread.threads.aio.thread import AsyncThread
     from everthread.versions import Version
 
 LOG = "session/checkpoints"
@@ -23,11 +23,11 @@ LOG = "session/checkpoints"
 class Checkpoints:
     """The checkpoints of a session. They move with the thread: a rewind goes back before the later ones."""
 
-    def __init__(self, thread: FencedThread, scratch: dict[str, Any]) -> None:
+    def __init__(self, thread: AsyncFencedThread, scratch: dict[str, Any]) -> None:
         self._thread = thread
         self._scratch = scratch
 
-    def make(self, label: str, include_keys: Iterable[str] | None) -> str:
+    async def make(self, label: str, include_keys: Iterable[str] | None) -> str:
         check_name(label, "label")
         if include_keys is not None:
             check_several(include_keys, "include_keys", "keys")
@@ -45,33 +45,33 @@ class Checkpoints:
             "kept": {key: self._scratch[key] for key in keys},
             "at_us": self._thread.now_us(),
         }
-        with self._thread.writing(label=label, key=_key(made)):
+        async with self._thread.writing(label=label, key=_key(made)):
             self._thread.log(LOG).append(item)
         return made
 
-    def version_of(self, label: str) -> Version:
+    async def version_of(self, label: str) -> Version:
         """The version that the newest checkpoint with this label made. Raises :class:`NotFoundError`."""
-        for item in reversed(self._thread.log(LOG)):
+        async for item in newest_first(self._thread.log(LOG)):
             if isinstance(item, Mapping) and item.get("label") == label:
-                found = find_keyed(self._thread, _key(str(item.get("checkpoint_id"))))
+                found = await find_keyed(self._thread, _key(str(item.get("checkpoint_id"))))
                 if found is not None:
                     return found
         raise NotFoundError(f"there is no checkpoint {label!r}")
 
 
-def checkpoint_parts(thread: Thread | Past, label: str) -> dict[str, Any] | None:
+async def checkpoint_parts(thread: AsyncThread, label: str) -> dict[str, Any] | None:
     """What the newest checkpoint with this label kept."""
-    for item in reversed(thread.log(LOG)):
+    async for item in newest_first(thread.log(LOG)):
         if isinstance(item, Mapping) and item.get("label") == label:
             parts = item.get("kept")
             return dict(parts) if isinstance(parts, Mapping) else {}
     return None
 
 
-def read_checkpoints(thread: Thread | Past, limit: int = sys.maxsize) -> list[CheckpointRecord]:
+async def read_checkpoints(thread: AsyncThread, limit: int = sys.maxsize) -> list[CheckpointRecord]:
     """The checkpoints, oldest first; with a limit the newest of them."""
     log = thread.log(LOG)
-    items = log[max(0, len(log) - limit) :]
+    items = await log.read(max(0, len(log) - limit))
     return [checkpoint_of(item) for item in items if isinstance(item, Mapping)]
 
 

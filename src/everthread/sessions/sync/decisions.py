@@ -1,3 +1,4 @@
+# Generated from src/everthread/sessions/aio/decisions.py by tools/twin.py: change that, then run: make twin
 """Write-ahead decisions: durable before they are acted upon.
 
 They belong to the thread, not to the journal: a decision is part of the line of thought, so that a rewind
@@ -13,22 +14,23 @@ from typing import TYPE_CHECKING, Any, Self
 from everthread.arguments import check_name, check_several
 from everthread.errors import InvalidStateError, InvalidValueError
 from everthread.sessions.records import DecisionRecord, decision_of
+from everthread.sessions.sync.logs import newest_first, revealing
 from everthread.sessions.tasks import OWN, own_part
 from everthread.threads.nodes import plain_of
+from everthread.threads.twins import BlockingFace
 from everthread.values import Personal, check_text
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from everthread.sessions.fenced_thread import FencedThread
-    from everthread.threads.sync.past import Past
+    from everthread.sessions.sync.fenced_thread import FencedThread
     from everthread.threads.sync.thread import Thread
 
 LOG = "session/decisions"
 OPEN = "decisions"
 
 
-class PendingDecision:
+class PendingDecision(BlockingFace):
     """A decision that was written down and not acted upon yet.
 
     As a context manager it records its outcome: ``"done"``, or what :meth:`record` was given, or how it
@@ -130,7 +132,7 @@ class Decisions:
             }
             self._thread.log(LOG).append(ended)
             del self._thread.state[OWN][OPEN][decision_id]
-        return decision_of(stored, ended)
+        return revealing(self._thread.core, decision_of, stored, ended)
 
     def _settled_before(self, decision_id: str, outcome: Any) -> DecisionRecord:
         for known in read_decisions(self._thread, len(self._thread.log(LOG))):
@@ -148,7 +150,7 @@ class Decisions:
         return known
 
 
-def open_decisions(thread: Thread | Past) -> dict[str, Mapping[str, Any]]:
+def open_decisions(thread: Thread) -> dict[str, Mapping[str, Any]]:
     """What was decided and has no outcome yet, by id."""
     own = thread.state.get(OWN)
     found = own.get(OPEN) if isinstance(own, Mapping) else None
@@ -158,22 +160,29 @@ def open_decisions(thread: Thread | Past) -> dict[str, Mapping[str, Any]]:
     return {id_: one for id_, one in plain.items() if isinstance(one, Mapping)}
 
 
-def read_decisions(thread: Thread | Past, limit: int) -> list[DecisionRecord]:
+def read_open_decisions(thread: Thread) -> list[DecisionRecord]:
+    """The same as records, oldest first."""
+    stored = list(open_decisions(thread).values())
+    found = revealing(thread.core, lambda: [decision_of(each) for each in stored])
+    return sorted(found, key=lambda decision: decision.at_us)
+
+
+def read_decisions(thread: Thread, limit: int) -> list[DecisionRecord]:
     """The newest decisions, newest first, each with its outcome if there is one."""
     outcomes: dict[Any, Mapping[str, Any]] = {}
-    found: list[DecisionRecord] = []
+    found: list[tuple[Mapping[str, Any], Mapping[str, Any] | None]] = []
     if limit <= 0:
-        return found
-    for item in reversed(thread.log(LOG)):
+        return []
+    for item in newest_first(thread.log(LOG)):
         if not isinstance(item, Mapping):
             continue
         if "about" in item:
             outcomes[item["about"]] = item
             continue
-        found.append(decision_of(item, outcomes.get(item.get("decision_id"))))
+        found.append((item, outcomes.get(item.get("decision_id"))))
         if len(found) == limit:
             break
-    return found
+    return revealing(thread.core, lambda: [decision_of(*each) for each in found])
 
 
 def _words(value: Any, name: str) -> Any:

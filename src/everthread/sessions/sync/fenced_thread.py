@@ -1,3 +1,4 @@
+# Generated from sessions/aio/fenced_thread.py by tools/twin.py: change that, then run: make twin
 """Handles that only the holder of a lease may write through."""
 
 from __future__ import annotations
@@ -5,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 from everthread import process
@@ -16,7 +18,7 @@ from everthread.errors import (
     SessionFencedError,
 )
 from everthread.history.merge import Merge
-from everthread.sessions.lease import OwnLease
+from everthread.sessions.sync.lease import OwnLease
 from everthread.threads.document import TrackedDict
 from everthread.threads.sync.core import Core
 from everthread.threads.sync.step import Step
@@ -105,7 +107,7 @@ class FencedThread(Thread):
         self._is_journal = is_journal
         #: ``None`` for handles that the threads layer makes from this class: these are ordinary ones.
         self._guard = guard
-        #: For everything that a session does with this handle: its tools may run in several threads.
+        #: For everything that a session does with this handle: its tools may run in several threads or tasks.
         self.lock = process.fork_rlock()
         #: Called at the beginning of every :meth:`writing`, to put in what belongs to the same version.
         self.before_write: Callable[[], None] | None = None
@@ -175,7 +177,7 @@ class FencedThread(Thread):
         return self._moving_on(super().refresh)
 
     def rebase(self, *, resolve: str | Callable[[Any], Any] | None = None) -> Version | None:
-        return self._moving_on(lambda: super(FencedThread, self).rebase(resolve=resolve))
+        return self._moving_on(partial(super().rebase, resolve=resolve))
 
     def commit(
         self, label: str | None = None, metadata: Mapping[str, Any] | None = None, key: str | None = None
@@ -201,15 +203,16 @@ class FencedThread(Thread):
         self, label: str | None = None, metadata: Mapping[str, Any] | None = None, key: str | None = None
     ) -> Version | None:
         """Commit; what others wrote meanwhile, without taking over, is brought together with it."""
-        for left in reversed(range(_TRIES)):
-            try:
-                return self.commit(label, metadata, key)
-            except MergeConflictError:
-                raise
-            except ConflictError:
-                if not left:
+        with self.lock:
+            for left in reversed(range(_TRIES)):
+                try:
+                    return self.commit(label, metadata, key)
+                except MergeConflictError:
                     raise
-                self.rebase()
+                except ConflictError:
+                    if not left:
+                        raise
+                    self.rebase()
         return None
 
     @contextmanager
@@ -240,6 +243,10 @@ class FencedThread(Thread):
                         self.discard()
                 raise
 
+    def load(self) -> None:
+        """Have something to look at: the newest version, unless the handle stands on one already."""
+        self.handle.load()
+
     def look_again(self) -> None:
         """Before building on what is known: a write whose fate is open may have landed, and one that was
         interrupted may have left something behind."""
@@ -253,7 +260,9 @@ class FencedThread(Thread):
     def step(
         self, key: str | Sequence[Any], attempt: int = 1, slot: int | None = None, **options: Any
     ) -> Step:
-        self._permit()
+        # Entering it looks at the lease: whatever it finds there, it has read the newest version first.
+        if self._guard is not None:
+            self._guard.permit()
         return super().step(key, attempt, slot, **options)
 
     def rewind(self, version: AnyVersion) -> Version:

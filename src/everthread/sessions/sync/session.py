@@ -1,3 +1,4 @@
+# Generated from src/everthread/sessions/aio/session.py by tools/twin.py: change that, then run: make twin
 """One run of an agent on a thread: how it begins, what it does, how it ends."""
 
 from __future__ import annotations
@@ -7,29 +8,20 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
 from everthread.arguments import check_mapping, check_name, counted
 from everthread.errors import (
-    ConflictError,
     EverthreadError,
     InvalidStateError,
     InvalidValueError,
     MaxTurnsError,
     ThreadDeletedError,
-    ThreadExistsError,
-    ThreadNotFoundError,
 )
 from everthread.hooks import HookFailure, SessionLifecycle
-from everthread.sessions import journal as j
-from everthread.sessions.checkpoints import Checkpoints, checkpoint_parts, read_checkpoints
-from everthread.sessions.decisions import Decisions, PendingDecision, open_decisions
-from everthread.sessions.effects import Caller, Done, Ledger, ToolUse, drive, drive_async, make_call, settle
-from everthread.sessions.fenced_thread import FencedThread, RunGuard
-from everthread.sessions.journal import Failures, Runs, continue_past_damage, forget_a_namesake, read_errors
-from everthread.sessions.lease import Lease, OwnLease
+from everthread.sessions.effects import Done, ToolUse, make_call
 from everthread.sessions.records import (
     STATUS_OF,
     CheckpointRecord,
@@ -39,14 +31,19 @@ from everthread.sessions.records import (
     Reason,
     RunRecord,
     Status,
-    decision_of,
 )
-from everthread.sessions.status import SessionRecords, records_of, uid_of
-from everthread.sessions.tasks import TASKS, Tasks, checked_map, custom_part, slice_of, with_both_sides
-from everthread.sessions.turns import Messages, Turn, deliver, post
+from everthread.sessions.sync.checkpoints import Checkpoints, checkpoint_parts, read_checkpoints
+from everthread.sessions.sync.decisions import Decisions, PendingDecision, read_open_decisions
+from everthread.sessions.sync.effects import Caller, Ledger, settle
+from everthread.sessions.sync.journal import Failures, read_errors
+from everthread.sessions.sync.run_start import SessionOptions, StartedRun, begin
+from everthread.sessions.sync.status import records_of
+from everthread.sessions.sync.tasks import Tasks
+from everthread.sessions.sync.turns import Messages, Turn, deliver, post
+from everthread.sessions.tasks import TASKS, checked_map, custom_part, slice_of, with_both_sides
 from everthread.sessions.usage import Count, Total, Usage, checked_counts
 from everthread.threads.sync.thread import AnyVersion, Thread
-from everthread.values import Personal
+from everthread.threads.twins import BlockingFace
 from everthread.working.config import Config
 from everthread.working.sync.home import Home
 
@@ -56,8 +53,6 @@ if TYPE_CHECKING:
     from everthread.briefing.selection import Briefing
     from everthread.sessions.resume import ResumeReport
     from everthread.threads.document import TrackedDict
-    from everthread.threads.sync.core import Core
-    from everthread.threads.sync.store import ThreadStore
     from everthread.verifiers.specs import AllowCommands
     from everthread.versions import Version
     from everthread.working.sync.state import WorkingState
@@ -68,7 +63,7 @@ LEASE_TTL_S = 300.0
 _ERRORS_SHOWN = 1_000
 
 
-class AgentSession:
+class AgentSession(BlockingFace):
     """One run of an agent on a thread: begun when this is made, ended by :meth:`close` or the ``with`` block.
 
     What its calls change is durable when they return. Three lifetimes: ``scratch`` is in memory only,
@@ -108,7 +103,7 @@ class AgentSession:
             # Before a run is begun, which would hold the thread.
             kind = type(parent).__name__
             raise InvalidValueError(f"parent is the session that began this one, not {kind}", path="parent")
-        wanted = SessionOptions(
+        self._wanted = SessionOptions(
             name=session_id,
             mode=mode,
             source=source,
@@ -120,16 +115,10 @@ class AgentSession:
             max_turns=max_turns,
             must_exist=_must_exist,
         )
-        self._home = Home(store, Config())
-        try:
-            begun = begin(self._home.open(), wanted)
-        except BaseException:
-            self._home.close()
-            raise
-        self._set_up(begun, lifecycle)
         self.agent = agent
         self.max_turns = max_turns
-        self._runs, self._uid = begun.runs, begun.uid
+        self._lifecycle = lifecycle
+        self._parent = parent
         self._pid = os.getpid()
         self._chosen: Reason | None = None
         self._turn: Turn | None = None
@@ -139,7 +128,19 @@ class AgentSession:
         self.sandbox_id: str | None = None
         #: What ``on_session_exit`` is told; set it to the reference of a snapshot taken at the end.
         self.exit_snapshot: Any = None
-        self._parent = parent
+        self._has_begun = False
+        self._home = Home(store, Config())
+        self._begin()
+
+    def _begin(self) -> None:
+        parent = self._parent
+        try:
+            store = self._home.open()
+            begun = begin(store, self._wanted, None if parent is None else parent._runs)
+        except BaseException:
+            self._home.close()
+            raise
+        self._set_up(begun, self._lifecycle)
         try:
             if parent is not None:
                 parent._runs.begin_child(self.session_id, self._uid, self._runs.total)
@@ -149,6 +150,9 @@ class AgentSession:
             raise
 
     def _set_up(self, begun: StartedRun, hooks: SessionLifecycle) -> None:
+        self._has_begun = True
+        self._report: ResumeReport | None = None
+        self._runs, self._uid = begun.runs, begun.uid
         #: What this run found when it began: see ``sessions/records``.
         self.found = begun.found
         self.user_id = begun.user_id
@@ -229,16 +233,19 @@ class AgentSession:
         ``store.session_records(name).wait_for_change(…)``."""
         if self._ended is not None:
             return self.version
-        return records_of(self._thread).wait_for_change(last_version, timeout).version
+        changed = (records_of(self._thread)).wait_for_change(last_version, timeout)
+        return changed.version
 
-    @cached_property
+    @property
     def resumed(self) -> ResumeReport | None:
         """A report of what this run found, verified; ``None`` if it is the thread's first run."""
         if self.found.last_run is None:
             return None
-        from everthread.sessions.resume import resume_report
+        if self._report is None:
+            from everthread.sessions.sync.resume import resume_report
 
-        return resume_report(self.found, now_us=self._thread.now_us())
+            self._report = resume_report(self.found, now_us=self._thread.now_us())
+        return self._report
 
     def briefing(
         self,
@@ -252,7 +259,7 @@ class AgentSession:
     ) -> Briefing:
         """The text that a model needs to go on, within a budget, essentials first. Personal values are masked
         unless ``reveal`` is asked for."""
-        from everthread.sessions.briefing import session_briefing
+        from everthread.sessions.sync.briefing import session_briefing
 
         return session_briefing(
             records_of(self._thread),
@@ -372,7 +379,12 @@ class AgentSession:
 
         thread = self._thread
         return WorkingState.on(
-            thread, save=thread.save, hooks=self._hooks, clock=thread.now_us, ids=thread.new_id
+            thread,
+            save=thread.save,
+            lock=thread.lock,
+            hooks=self._hooks,
+            clock=thread.now_us,
+            ids=thread.new_id,
         )
 
     def log(self, name: str) -> Messages:
@@ -466,14 +478,13 @@ class AgentSession:
     def incomplete_decisions(self) -> list[DecisionRecord]:
         """What was decided, by this run or an earlier one, and has no outcome; oldest first."""
         with self._thread.lock:
-            found = [decision_of(stored) for stored in open_decisions(self._thread).values()]
-        return sorted(found, key=lambda decision: decision.at_us)
+            return read_open_decisions(self._thread)
 
     @property
     def errors(self) -> list[ErrorRecord]:
         """What went wrong in all runs, oldest first (the newest thousand)."""
         with self._journal.lock:
-            return read_errors(self._journal, _ERRORS_SHOWN)[::-1]
+            return (read_errors(self._journal, _ERRORS_SHOWN))[::-1]
 
     def record_error(
         self, error: BaseException | str, *, where: str = "", handled: str | None = None
@@ -507,27 +518,14 @@ class AgentSession:
         An exception of ``fn`` is raised as it is and leaves the effect in doubt, because nobody knows how far
         it had got, unless ``retry_on`` names it as one after which nothing has happened.
         """
-        return drive(self._caller.plan(make_call(key, fn, args, kwargs, verify, retry_on)))
-
-    async def acall(
-        self,
-        key: str,
-        fn: Callable[..., Any],
-        /,
-        *args: Any,
-        verify: Callable[..., Any] | None = None,
-        retry_on: Any = (),
-        **kwargs: Any,
-    ) -> Any:
-        """As :meth:`call`; ``fn`` and ``verify`` may be async functions. The ledger itself is written on the
-        spot, which takes as long as a commit."""
-        return await drive_async(self._caller.plan(make_call(key, fn, args, kwargs, verify, retry_on)))
+        return self._caller.call(make_call(key, fn, args, kwargs, verify, retry_on))
 
     def settle(self, key: str, outcome: Done | bool) -> None:
         """Say what became of an effect in doubt: ``True`` or ``Done(result)``, or ``False`` if it has not
         happened. Raises :class:`NotFoundError` if it isn't in doubt."""
         with self._journal.lock:
-            settle(self._ledger, self._ledger.require(check_name(key, "key")), outcome, "settle")
+            intent = self._ledger.require(check_name(key, "key"))
+            settle(self._ledger, intent, outcome, "settle")
 
     def accept_losses(self) -> bool:
         """Say that nothing which the journal of this thread has lost can be called again, or that it may:
@@ -536,15 +534,16 @@ class AgentSession:
 
     def in_doubt(self) -> list[EffectRecord]:
         """Effects that were begun and are not known to have ended, except those that run just now."""
+        records = records_of(self._thread)
         return [
             msgspec.structs.replace(effect, state="in_doubt")
-            for effect in records_of(self._thread).open_effects()
+            for effect in records.open_effects()
             if not self._caller.runs(effect.key)
         ]
 
     def effects(self, limit: int | None = 20) -> list[EffectRecord]:
         """The newest settled effects, newest first."""
-        return records_of(self._thread).effects(limit)
+        return (records_of(self._thread)).effects(limit)
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────
 
@@ -558,6 +557,9 @@ class AgentSession:
         if os.getpid() != self._pid:
             # A child that was forked off: the session is its parent's.
             return
+        self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
         end = Teardown()
         end.take(self._save_all)
         end.take(self._caller.flush)
@@ -575,7 +577,7 @@ class AgentSession:
         if self._parent is not None:
             end.take(self._parent._runs.end_child, self.session_id, total)
         with self._thread.lock, self._journal.lock:
-            # A tool of another thread finishes what it writes just now, and begins nothing more.
+            # A tool of another thread or task finishes what it writes just now, and begins nothing more.
             self._guard.close()
         self._thread.end()
         # A run that no journal tells of must not vanish: its lease shows that it began.
@@ -600,215 +602,6 @@ class AgentSession:
 
     def __repr__(self) -> str:
         return f"<session {self.session_id!r}, run {self.run_id}: {self.status}>"
-
-
-# ── how a run begins ─────────────────────────────────────────────────────────────────────────────
-
-
-MODES: Final = ("continue", "new", "fork")
-SYSTEM_ID: Final = "system"
-_TTL_S_MAX: Final = 1e9
-
-
-class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a session was asked to be."""
-
-    name: str | None = None
-    mode: str = "continue"
-    source: str | Thread | None = None
-    at: AnyVersion | None = None
-    agent: str | None = None
-    user_id: str | None = None
-    system: Any = None
-    ttl_s: float = 300.0
-    max_turns: int | None = None
-    must_exist: bool = False
-
-    def __post_init__(self) -> None:
-        names = ((self.name, "session id"), (self.agent, "agent"), (self.user_id, "user id"))
-        for value, what in names:
-            if value is not None:
-                check_name(value, what)
-        if self.mode not in MODES:
-            raise InvalidValueError(f"mode is one of {', '.join(MODES)}, not {self.mode!r}", path="mode")
-        if (self.source is None) == (self.mode == "fork"):
-            raise InvalidValueError("a fork, and only a fork, needs its source", path="source")
-        if self.system is not None and not self.system:
-            raise InvalidValueError("the system message is empty; leave it out, or write one", path="system")
-        if type(self.ttl_s) not in (int, float) or not 0 < self.ttl_s <= _TTL_S_MAX:
-            raise InvalidValueError("lease_ttl is a number of seconds, more than none", path="lease_ttl")
-        if self.max_turns is not None and (type(self.max_turns) is not int or self.max_turns < 0):
-            raise InvalidValueError("max_turns is a whole number, or None for no limit", path="max_turns")
-
-
-class StartedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that holds its session: its handles, and what it found."""
-
-    thread: FencedThread
-    journal: FencedThread
-    guard: RunGuard
-    runs: Runs
-    uid: str
-    run_id: str
-    user_id: str | None
-    found: SessionRecords
-
-
-def begin(store: ThreadStore, options: SessionOptions) -> StartedRun:
-    """Begin a run. Raises :class:`SessionBusyError` if another one holds the session.
-
-    The lease records that it has begun. A process that dies on the way leaves a lease whose process is gone,
-    and at most a run without an end.
-    """
-    core = store.core
-    run_id = core.runtime.random_bytes(6).hex()
-    name = options.name if options.name is not None else f"session/{core.runtime.random_bytes(8).hex()}"
-    thread, created = _thread(store, name, options, run_id)
-    uid = uid_of(thread)
-    ttl_us = round(options.ttl_s * 1_000_000)
-    lease = OwnLease(core, uid, run=run_id, agent=options.agent, ttl_us=ttl_us)
-    before = lease.acquire()
-    try:
-        return _started(core, name, uid, options, lease, before, created)
-    except BaseException:
-        with suppress(EverthreadError):
-            lease.release(fence_due=before is not None and not before.given_back)
-        raise
-
-
-def _thread(store: ThreadStore, name: str, options: SessionOptions, run_id: str) -> tuple[Thread, bool]:
-    """The thread to work on, and whether it was created just now."""
-    if options.mode == "fork":
-        assert options.source is not None
-        source = store.thread(options.source) if isinstance(options.source, str) else options.source
-        return source.fork(name, at=options.at), False
-    thread = store.thread(name)
-    if thread.head is None and options.must_exist:
-        raise ThreadNotFoundError(f"there is no session {name!r} to restore")
-    if thread.head is None:
-        if options.system is not None:
-            # In the first version: whatever is retried, no thread is without it, or has it twice.
-            thread.messages.append(_system_message(options.system))
-        try:
-            thread.commit(metadata=_tags(options, run_id))
-            return thread, True
-        except ConflictError:
-            # Somebody created it in between.
-            thread = store.thread(name)
-    if options.mode == "new":
-        raise ThreadExistsError(
-            f"a thread named {name!r} exists already; continue it, or choose another name"
-        )
-    return thread, False
-
-
-def _system_message(system: Any) -> Any:
-    if isinstance(system, Mapping):
-        return {"id": SYSTEM_ID, **system}
-    return {"id": SYSTEM_ID, "role": "system", "content": system}
-
-
-def _tags(options: SessionOptions, run_id: str) -> dict[str, Any]:
-    tags = {"run": run_id, "agent": options.agent}
-    return {name: value for name, value in tags.items() if value is not None}
-
-
-def _started(
-    core: Core,
-    name: str,
-    uid: str,
-    options: SessionOptions,
-    lease: OwnLease,
-    before: Lease | None,
-    created: bool,
-) -> StartedRun:
-    """The handles of a run that has its lease, and what it found."""
-    guard = RunGuard(lease)
-    thread = FencedThread(core, name, guard)
-    journal = j.open_journal(core, uid, guard)
-    runs = Runs(thread, journal, uid, lease.holder)
-    _check_line(thread, uid)
-    tags = _tags(options, lease.holder.run)
-    found = _look(core, name, uid, before)
-    user_id = options.user_id or found.user_id
-    taken_over = before is not None and not before.given_back
-    if taken_over or found.losses is not None or user_id != found.user_id or journal.recovered is not None:
-        found = _begin_now(runs, journal, name, user_id, lambda: _look(core, name, uid, before), before)
-        if found.losses is not None:
-            # What the lease knew of is gone: the next run is to compare with what there is from here on.
-            lease.renew()
-            forget_a_namesake(core, name)
-    else:
-        runs.begin(_sealed(user_id))
-        # Another run may have taken the lease since: then what was read is that run's.
-        thread.require_lease()
-    if taken_over:
-        _fence(thread, uid, tags, found)
-    elif not created:
-        thread.tags = tags
-    return StartedRun(
-        thread=thread,
-        journal=journal,
-        guard=guard,
-        runs=runs,
-        uid=uid,
-        run_id=lease.holder.run,
-        user_id=user_id,
-        found=found,
-    )
-
-
-def _begin_now(
-    runs: Runs,
-    journal: FencedThread,
-    name: str,
-    user_id: str | None,
-    look: Callable[[], SessionRecords],
-    before: Lease | None,
-) -> SessionRecords:
-    """Record in the journal that the run has begun; what there was by then.
-
-    After a takeover this commit is the fence: until it stands, the run before may still write there. What it
-    wrote is read again.
-    """
-    while True:
-        # First where this run stands, then what there is: if that moved in between, the commit fails.
-        journal.refresh()
-        continue_past_damage(journal, name)
-        found = look()
-        try:
-            runs.begin_now(_sealed(user_id or found.user_id), before, found.losses)
-            return found
-        except ConflictError:
-            journal.discard()
-
-
-def _fence(thread: FencedThread, uid: str, tags: Mapping[str, Any], found: SessionRecords) -> None:
-    """Commit to the thread, so that the run before can't write there any more; ``found`` follows."""
-    while True:
-        thread.refresh()
-        _check_line(thread, uid)
-        found.thread.refresh()
-        try:
-            thread.commit(metadata=tags)
-            return
-        except ConflictError:
-            thread.discard()
-
-
-def _sealed(user_id: str | None) -> Personal | None:
-    return None if user_id is None else Personal(user_id, user_id)
-
-
-def _look(core: Core, name: str, uid: str, before: Lease | None) -> SessionRecords:
-    thread = Thread(core, name)
-    _check_line(thread, uid)
-    return SessionRecords(thread, j.read_journal(core, uid), before)
-
-
-def _check_line(thread: Thread, uid: str) -> None:
-    if thread.head is None or thread.uid != uid:
-        raise ThreadDeletedError(f"the thread {thread.name!r} was deleted; begin again to get a new one")
 
 
 # ── how a run ends ───────────────────────────────────────────────────────────────────────────────

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from everthread.errors import EverthreadError, InvalidStateError, InvalidValueError
 from everthread.messages.request import (
@@ -21,12 +21,13 @@ from everthread.messages.shapes import enclose
 from everthread.sessions.effects import ToolUse
 from everthread.sessions.tasks import OWN, own_part
 from everthread.sessions.usage import Count, Usage, checked_counts
+from everthread.threads.twins import ASYNC, AwaitedFace, StreamReads
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from everthread.sessions.fenced_thread import FencedThread
-    from everthread.sessions.journal import Failures, Runs
+    from everthread.sessions.aio.fenced_thread import AsyncFencedThread
+    from everthread.sessions.aio.journal import Failures, Runs
     from everthread.versions import Version
 
 
@@ -48,117 +49,140 @@ class AnthropicOptions(Options, total=False):
     cache: str | None
 
 
-class Messages(Sequence[Any]):
+class AsyncMessages(StreamReads):
     """A log of the session's thread, or the log ``messages``; each change is a version of its own."""
 
     def __init__(
-        self, thread: FencedThread, name: str = "messages", permit: Callable[[], None] | None = None
+        self, thread: AsyncFencedThread, name: str = "messages", permit: Callable[[], None] | None = None
     ) -> None:
         self._thread = thread
         self.name = name
         self._permit = permit
 
-    def append(self, item: Any, shape: str | None = None) -> Any:
+    async def append(self, item: Any, shape: str | None = None) -> Any:
         """Add one item and return its id; as ``thread.messages.append``, and committed.
 
         With a ``shape`` (one of ``everthread.messages.SHAPES``) the item is a provider's own message: it is
         kept as it is, and its shape with it.
         """
         item = item if shape is None else enclose(item, shape)
-        with self._thread.writing():
+        async with self._thread.writing():
             self._check()
             return self._thread.log(self.name).append(item)
 
-    def extend(self, items: Iterable[Any], shape: str | None = None) -> list[Any]:
+    async def extend(self, items: Iterable[Any], shape: str | None = None) -> list[Any]:
         """Append several, all or none, as one version; their ids."""
         items = items if shape is None else [enclose(item, shape) for item in items]
-        with self._thread.writing():
+        async with self._thread.writing():
             self._check()
             return self._thread.log(self.name).extend(items)
 
-    def truncate_from(self, message_id: Any) -> int:
+    async def truncate_from(self, message_id: Any) -> int:
         """Remove the item with this id and all after it; how many went."""
-        with self._thread.writing():
+        async with self._thread.writing():
             self._check()
-            return self._thread.log(self.name).truncate_from(message_id)
+            log = self._thread.log(self.name)
+            if ASYNC:
+                at = await log.find(message_id)
+                if at is None:
+                    return 0
+                before = len(log)
+                log.truncate_from(message_id)
+                return before - at
+            else:
+                return log.truncate_from(message_id)
 
     def _check(self) -> None:
         if self._permit is not None:
             self._permit()
 
-    def find(self, message_id: Any) -> int | None:
+    async def find(self, message_id: Any) -> int | None:
         """The index of the item with this id, or ``None``."""
-        with self._thread.lock:
-            return self._thread.log(self.name).find(message_id)
+        async with self._thread.lock:
+            return await self._thread.log(self.name).find(message_id)
+
+    async def read(self, start: int = 0, stop: int | None = None) -> list[Any]:
+        """The items from ``start`` up to, not including, ``stop``; negative numbers count from the end."""
+        async with self._thread.lock:
+            return await self._thread.log(self.name).read(start, stop)
 
     def __len__(self) -> int:
         with self._thread.lock:
             return len(self._thread.log(self.name))
 
-    @overload
-    def __getitem__(self, index: int) -> Any: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Any]: ...
-    def __getitem__(self, index: int | slice) -> Any:
-        with self._thread.lock:
-            return self._thread.log(self.name)[index]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._thread.log(self.name))
-
     # ── for a provider ───────────────────────────────────────────────────────────────────────
 
-    def for_anthropic(self, **options: Unpack[AnthropicOptions]) -> Request:
+    async def for_anthropic(self, **options: Unpack[AnthropicOptions]) -> Request:
         """All messages, ready for ``client.messages.create``, with cache points."""
-        return for_anthropic(self, **options)
+        return for_anthropic(await self.read(), **options)
 
-    def for_openai_chat(self, **options: Unpack[Options]) -> Request:
+    async def for_openai_chat(self, **options: Unpack[Options]) -> Request:
         """All messages, ready for ``client.chat.completions.create``."""
-        return for_openai_chat(self, **options)
+        return for_openai_chat(await self.read(), **options)
 
-    def for_openai_responses(self, **options: Unpack[Options]) -> Request:
+    async def for_openai_responses(self, **options: Unpack[Options]) -> Request:
         """All messages, ready for ``client.responses.create``."""
-        return for_openai_responses(self, **options)
+        return for_openai_responses(await self.read(), **options)
 
-    def for_google(self, **options: Unpack[Options]) -> Request:
+    async def for_google(self, **options: Unpack[Options]) -> Request:
         """All messages, ready for ``client.models.generate_content``."""
-        return for_google(self, **options)
+        return for_google(await self.read(), **options)
 
-    def for_langchain(self, **options: Unpack[Options]) -> Request:
+    async def for_langchain(self, **options: Unpack[Options]) -> Request:
         """All messages as LangChain stores them, for ``messages_from_dict``."""
-        return for_langchain(self, **options)
+        return for_langchain(await self.read(), **options)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and list(self) == list(other)
+    if not ASYNC:
 
-    __hash__ = None  # type: ignore[assignment]
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Sequence) and list(self) == list(other)
 
     def __repr__(self) -> str:
         return f"<log {self.name!r}: {len(self)} items>"
 
 
-def post(thread: FencedThread, message: Any) -> None:
+async def post(thread: AsyncFencedThread, message: Any) -> None:
     """Let a message wait until the turn that is under way has ended."""
-    with thread.writing():
+    async with thread.writing():
         own_part(thread.state).setdefault(INBOX, []).append(message)
 
 
-def deliver(thread: FencedThread) -> None:
+async def deliver(thread: AsyncFencedThread) -> None:
     """Append what waits; part of the caller's write."""
     own = thread.state.get(OWN)
     waiting = own.get(INBOX) if own is not None and hasattr(own, "get") else None
     if not waiting:
         return
     for message in waiting.plain():
-        try:
+        if ASYNC:
+            message = await _with_free_id(thread, message)
             thread.messages.append(message)
-        except InvalidValueError:
-            # Meanwhile another message has got its id: it is kept all the same, under a new one.
-            thread.messages.append({name: value for name, value in message.items() if name != "id"})
+        else:
+            try:
+                thread.messages.append(message)
+            except InvalidValueError:
+                thread.messages.append(_without_id(message))
     del own[INBOX]
 
 
-class Turn:
+def _without_id(message: Any) -> Any:
+    """Meanwhile another message has got its id: it is kept all the same, under a new one."""
+    return {name: value for name, value in message.items() if name != "id"}
+
+
+if ASYNC:
+
+    async def _with_free_id(thread: AsyncFencedThread, message: Any) -> Any:
+        """The message, without its id if another one has it by now."""
+        wanted = message.get("id") if isinstance(message, Mapping) else None
+        at = None if wanted is None else await thread.messages.find(wanted)
+        if at is None:
+            return message
+        (known,) = await thread.messages.read(at, at + 1)
+        return message if known == message else _without_id(message)
+
+
+class AsyncTurn(AwaitedFace):
     """What ``with session.turn() as t:`` gives. It is counted when it begins, also if it dies half-way.
 
     ``number`` counts over all runs of the thread.
@@ -166,11 +190,11 @@ class Turn:
 
     def __init__(
         self,
-        thread: FencedThread,
+        thread: AsyncFencedThread,
         runs: Runs,
         failures: Failures,
-        notify: Callable[..., None],
-        mark: Callable[[Turn, bool], None],
+        notify: Callable[..., Awaitable[None]],
+        mark: Callable[[AsyncTurn, bool], None],
         uid: str,
     ) -> None:
         self._thread = thread
@@ -185,7 +209,7 @@ class Turn:
         self.number = 0
         self.rewound = False
         #: As ``session.messages``, but closed with the turn: what a cancelled tool appends late is refused.
-        self.messages = Messages(thread, permit=self._permit)
+        self.messages = AsyncMessages(thread, permit=self._permit)
 
     # ── inside ───────────────────────────────────────────────────────────────────────────────
 
@@ -196,12 +220,12 @@ class Turn:
         text = f"{self._uid}\0{self._runs.run_id}\0{self.number}\0{slot}"
         return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
-    def add_usage(self, counts: Mapping[str, Count] | None = None, /, **more: Count) -> None:
+    async def add_usage(self, counts: Mapping[str, Count] | None = None, /, **more: Count) -> None:
         """Count what this turn used: ``t.add_usage(input_tokens=120, output_tokens=40)``. Durable at once: it
         is used, whatever becomes of the turn."""
         self._check_open()
         added = checked_counts(counts or {}, more)
-        self._runs.add_usage(added)
+        await self._runs.add_usage(added)
         for name, count in added.items():
             self._counts[name] = self._counts.get(name, 0) + count
 
@@ -210,30 +234,30 @@ class Turn:
         """What was counted in this turn."""
         return Usage(self._counts)
 
-    @contextmanager
-    def tool(self, name: str, *args: Any, **kwargs: Any) -> Iterator[None]:
+    @asynccontextmanager
+    async def tool(self, name: str, *args: Any, **kwargs: Any) -> AsyncIterator[None]:
         """Around a tool that needs no ledger: tells ``on_tool_use``, and notes it if the tool raises."""
         self._check_open()
         use: dict[str, Any] = {"name": name, "args": args, "kwargs": kwargs}
-        self._notify("on_tool_use", ToolUse(phase="pre", **use))
+        await self._notify("on_tool_use", ToolUse(phase="pre", **use))
         try:
             yield
         except Exception as error:
-            self._failures.note(error, f"tool {name}")
-            self._notify("on_tool_use", ToolUse(phase="failure", error=error, **use))
+            await self._failures.note(error, f"tool {name}")
+            await self._notify("on_tool_use", ToolUse(phase="failure", error=error, **use))
             raise
-        self._notify("on_tool_use", ToolUse(phase="post", **use))
+        await self._notify("on_tool_use", ToolUse(phase="post", **use))
 
-    def rewind(self) -> Version | None:
+    async def rewind(self) -> Version | None:
         """Take back what this turn did to the thread: messages, tasks, working and custom state together. The
         turn stays counted, usage and effects stay recorded, and nothing can be appended through it."""
-        with self._thread.lock:
+        async with self._thread.lock:
             self._check_open()
             self.rewound = True
-            self._thread.discard()
+            await self._thread.discard()
             if self._start is None or self._start is self._thread.head:
                 return self._thread.head
-            return self._thread.rewind(self._start)
+            return await self._thread.rewind(self._start)
 
     def _check_open(self) -> None:
         if not self._open:
@@ -248,33 +272,33 @@ class Turn:
 
     # ── entering and leaving ─────────────────────────────────────────────────────────────────
 
-    def __enter__(self) -> Self:
+    async def __aenter__(self) -> Self:
         if self.number:
             raise InvalidStateError("a turn is entered once; begin the next with session.turn()")
         try:
             self._mark(self, True)
-            with self._thread.writing():
-                deliver(self._thread)
-            self.number = self._runs.begin_turn()
+            async with self._thread.writing():
+                await deliver(self._thread)
+            self.number = await self._runs.begin_turn()
             self._start = self._thread.head
             self._open = True
-            self._notify("on_turn", self)
+            await self._notify("on_turn", self)
         except BaseException:
             self._open = False
             self._mark(self, False)
             raise
         return self
 
-    def __exit__(
+    async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
             self._open = False
-            with self._thread.writing():
-                deliver(self._thread)
+            async with self._thread.writing():
+                await deliver(self._thread)
             if isinstance(error, Exception):
-                self._failures.note(error, f"turn {self.number}")
-            self._runs.end_turn()
+                await self._failures.note(error, f"turn {self.number}")
+            await self._runs.end_turn()
         except EverthreadError as failure:
             if error is None:
                 raise

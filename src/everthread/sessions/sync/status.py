@@ -1,3 +1,4 @@
+# Generated from src/everthread/sessions/aio/status.py by tools/twin.py: change that, then run: make twin
 """The reading side of sessions: what is known of a thread's runs, effects, decisions and errors.
 
 Everything here reads documents and the ends of logs, never the whole past, and writes nothing.
@@ -12,25 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from everthread.arguments import check_count, check_limit, check_seconds
 from everthread.errors import ThreadNotFoundError
 from everthread.sessions import journal as j
-from everthread.sessions.checkpoints import read_checkpoints
-from everthread.sessions.decisions import open_decisions, read_decisions
-from everthread.sessions.effects import find_done
-from everthread.sessions.journal import (
-    Losses,
-    is_held_by,
-    losses_in,
-    losses_of,
-    losses_of_a_namesake,
-    read_errors,
-    read_with_lease,
-    run_status,
-    total_of,
-)
-from everthread.sessions.lease import (
-    Holder,
-    Lease,
-    read_lease,
-)
+from everthread.sessions.journal import Losses, is_held_by, losses_in, run_status
+from everthread.sessions.lease import Holder, Lease
 from everthread.sessions.records import (
     TERMINAL,
     CheckpointRecord,
@@ -39,13 +23,27 @@ from everthread.sessions.records import (
     ErrorRecord,
     RunRecord,
     Status,
-    decision_of,
     effect_of,
     revealed,
     run_of,
 )
-from everthread.sessions.tasks import TaskView, slice_of
+from everthread.sessions.sync.checkpoints import read_checkpoints
+from everthread.sessions.sync.decisions import read_decisions, read_open_decisions
+from everthread.sessions.sync.effects import find_done
+from everthread.sessions.sync.journal import (
+    losses_of,
+    losses_of_a_namesake,
+    read_errors,
+    read_journal,
+    read_with_lease,
+    total_in,
+)
+from everthread.sessions.sync.lease import read_lease
+from everthread.sessions.sync.logs import newest_first, revealing
+from everthread.sessions.sync.tasks import TaskView
+from everthread.sessions.tasks import slice_of
 from everthread.sessions.usage import Total, Usage
+from everthread.threads.twins import pause
 
 if TYPE_CHECKING:
     from everthread.threads.sync.store import ThreadStore
@@ -63,7 +61,7 @@ class SessionRecords:
     """A session as it was when this was read; its own handles, which nothing moves."""
 
     def __init__(self, thread: Thread, journal: Thread, lease: Lease | None) -> None:
-        """``lease`` was read before the journal."""
+        """``lease`` was read before the journal; see :func:`read_records`."""
         self.thread = thread
         self._uid = uid_of(thread)
         self._journal = journal
@@ -80,7 +78,11 @@ class SessionRecords:
         self._own = own
         #: That records of the journal were lost: an effect that it doesn't know may have happened.
         self.losses = losses_of(journal, "" if lease is None else lease.holder.journal)
-        if self.losses is None and journal.head is None:
+
+    def _look_for_losses(self) -> None:
+        """Where there is no journal: whether there should be one."""
+        if self.losses is None and self._journal.head is None:
+            thread = self.thread
             self.losses = losses_of_a_namesake(thread) or _losses_of_sources(thread)
 
     @property
@@ -100,7 +102,9 @@ class SessionRecords:
     def user_id(self) -> str | None:
         """Whose session it is, if the newest run said so and that person wasn't erased."""
         stored = self._run_before if self._run_before is not None else self._own.get(j.RUN)
-        return revealed(stored.get("user")) if isinstance(stored, Mapping) else None
+        if not isinstance(stored, Mapping):
+            return None
+        return revealing(self.thread.core, revealed, stored.get("user"))
 
     # ── runs ─────────────────────────────────────────────────────────────────────────────────
 
@@ -124,7 +128,7 @@ class SessionRecords:
         if isinstance(self._run_before, Mapping):
             found.append(run_of({**self._run_before, "status": run_status(self._run_before, None)}))
         if last is not None:
-            for item in reversed(self._journal.log(j.RUN_LOG)):
+            for item in newest_first(self._journal.log(j.RUN_LOG)):
                 if len(found) >= limit or not isinstance(item, Mapping) or item.get("line") != self._uid:
                     break
                 found.append(run_of(item))
@@ -139,15 +143,15 @@ class SessionRecords:
     @property
     def turns(self) -> int:
         """Turns of all runs, subagents included."""
-        return self._total().turns
+        return (self._total()).turns
 
     @property
     def usage(self) -> Usage:
         """What all runs used, subagents included."""
-        return self._total().usage
+        return (self._total()).usage
 
     def _total(self) -> Total:
-        return total_of(self.thread.core, self._own, {self._uid})
+        return total_in(self.thread.core, self._own, {self._uid})
 
     @property
     def version(self) -> int:
@@ -191,7 +195,7 @@ class SessionRecords:
         found not to have happened and was called again is there for each time."""
         limit = check_limit(limit)
         log = self._journal.log(j.EFFECT_LOG)
-        items = log[max(0, len(log) - limit) :]
+        items = log.read(max(0, len(log) - limit))
         return [effect_of(item) for item in reversed(items) if isinstance(item, Mapping)]
 
     @property
@@ -204,12 +208,13 @@ class SessionRecords:
         to have happened, or (see ``losses``) isn't known any more."""
         opened = [effect for effect in self.open_effects() if effect.key == key]
         # Looking a key up moves a handle: not the one that stands at what was found.
-        return opened[0] if opened else find_done(j.read_journal(self.thread.core, self._uid), key)
+        if opened:
+            return opened[0]
+        return find_done(read_journal(self.thread.core, self._uid), key)
 
     def open_decisions(self) -> list[DecisionRecord]:
         """Decisions without an outcome, oldest first."""
-        found = [decision_of(stored) for stored in open_decisions(self.thread).values()]
-        return sorted(found, key=lambda decision: decision.at_us)
+        return read_open_decisions(self.thread)
 
     def decisions(self, limit: int | None = 20) -> list[DecisionRecord]:
         """The newest decisions, newest first."""
@@ -237,7 +242,11 @@ class SessionRecords:
         """The same session as it is now."""
         return records_of(self.thread)
 
-    def wait_for_change(self, last_version: int, timeout: float = 55.0) -> SessionRecords:
+    def wait_for_change(
+        self,
+        last_version: int,
+        timeout: float = 55.0,
+    ) -> SessionRecords:
         """Wait until ``version`` exceeds ``last_version``, the session has ended, or the time is over; the
         session as it is then."""
         check_count(last_version, "last_version", least=-1)
@@ -261,16 +270,24 @@ def records_of(thread: Thread) -> SessionRecords:
     Raises :class:`ThreadNotFoundError` if the thread has no version."""
     from everthread.threads.sync.thread import Thread
 
-    return _records(Thread(thread.core, thread.name))
+    fresh = Thread(thread.core, thread.name)
+    return _records(fresh)
 
 
 def _records(thread: Thread) -> SessionRecords:
     """What is known of the session on a thread whose handle nobody else uses."""
     core, uid = thread.core, uid_of(thread)
     journal, lease = read_with_lease(
-        core, uid, lambda: j.read_journal(core, uid), lambda journal: journal.state.plain()
+        core, uid, lambda: read_journal(core, uid), lambda journal: journal.state.plain()
     )
-    return SessionRecords(thread, journal, lease)
+    return read_records(thread, journal, lease)
+
+
+def read_records(thread: Thread, journal: Thread, lease: Lease | None) -> SessionRecords:
+    """What a thread, its journal and its lease tell; the lease was read before the journal."""
+    records = SessionRecords(thread, journal, lease)
+    records._look_for_losses()
+    return records
 
 
 def uid_of(thread: Thread) -> str:
@@ -289,7 +306,7 @@ def _losses_of_sources(thread: Thread) -> Losses | None:
         if line is None:
             continue
         uid = line.uid.hex()
-        journal, lease = j.read_journal(core, uid), read_lease(core, uid)
+        journal, lease = read_journal(core, uid), read_lease(core, uid)
         if journal.head is not None:
             # Forked before that began, unless that itself is what came after a loss.
             return losses_in(journal.state)
@@ -299,14 +316,14 @@ def _losses_of_sources(thread: Thread) -> Losses | None:
     return None
 
 
-def wait_until(look: Callable[[], T], enough: Callable[[T], bool], timeout: float) -> T:
+def wait_until(look: Callable[[], T], enough: Callable[[T], bool], timeout_s: float) -> T:
     """Look again and again, less and less often, until it is enough or the time is over."""
-    deadline = time.monotonic() + check_seconds(timeout, "timeout")
-    pause = _POLL_S
+    deadline = time.monotonic() + check_seconds(timeout_s, "timeout")
+    pause_s = _POLL_S
     while True:
         now = look()
         left = deadline - time.monotonic()
         if enough(now) or left <= 0:
             return now
-        time.sleep(min(pause, left))
-        pause = min(pause * 1.5, _POLL_S_MAX)
+        pause(min(pause_s, left))
+        pause_s = min(pause_s * 1.5, _POLL_S_MAX)

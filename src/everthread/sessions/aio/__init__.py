@@ -1,0 +1,1 @@
+"""Sessions for async callers: the one hand-written source, from which ``sessions.sync`` is generated."""

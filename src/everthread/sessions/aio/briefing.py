@@ -1,0 +1,79 @@
+"""The briefing of a session, read from its records: see ``sessions/briefing`` for what it holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from everthread.briefing.facts import revealing
+from everthread.briefing.selection import Briefing, brief
+from everthread.sessions.aio.resume import heard_us, readable, resume_report
+from everthread.sessions.briefing import Limits, Readings, background, with_run_found
+from everthread.sessions.resume import MAX_AGE_S, ResumeReport
+from everthread.threads.aio.item_times import item_times
+from everthread.threads.twins import ASYNC
+from everthread.verifiers.specs import AllowCommands
+
+if TYPE_CHECKING:
+    from everthread.sessions.aio.status import AsyncSessionRecords
+
+
+async def session_briefing(
+    records: AsyncSessionRecords,
+    *,
+    now_us: int,
+    found: AsyncSessionRecords | None = None,
+    max_tokens: int = 1_500,
+    tokenizer: object = None,
+    max_age_s: float | None = MAX_AGE_S,
+    allow_commands: AllowCommands = False,
+    allow_network: bool = True,
+    reveal: bool = False,
+) -> Briefing:
+    """The text that a run needs to go on, within ``max_tokens``.
+
+    ``records`` show the present state, ``found`` what this run found when it began, if it is under way. Facts
+    are verified anew, so that none is called verified that isn't at this moment. Personal values are masked
+    unless ``reveal`` is asked for.
+    """
+    report = await resume_report(
+        records,
+        now_us=now_us,
+        max_age_s=max_age_s,
+        allow_commands=allow_commands,
+        allow_network=allow_network,
+    )
+    if found is not None:
+        report = with_run_found(report, found.last_run, heard_us(found))
+    limits = Limits.of(max_tokens)
+    read = await _read(records, report, limits)
+
+    def text() -> Briefing:
+        with revealing(reveal):
+            known = background(read, report, limits.each)
+        return brief(known, max_tokens=max_tokens, tokenizer=tokenizer)
+
+    if ASYNC:
+        # It may open sealed values, which reads the store, and counts tokens of long texts.
+        made: Briefing = await records.thread.core.backend.aside(text)
+        return made
+    return text()
+
+
+async def _read(records: AsyncSessionRecords, report: ResumeReport, limits: Limits) -> Readings:
+    problems = list(report.problems)
+    log = records.thread.messages
+    length = len(log)
+    start = max(0, length - limits.messages)
+    tail = await readable(problems, lambda: log.read(start))
+    return Readings(
+        tail=tail,
+        times=await item_times(records.thread, "messages", start) if tail else [],
+        length=length,
+        settled=await readable(problems, lambda: records.effects(limit=limits.each)),
+        effect_count=records.effect_count,
+        errors=await readable(problems, lambda: records.errors(limit=None)),
+        recent=await readable(problems, lambda: records.decisions(limit=None)),
+        tasks=await readable(problems, records.tasks.all),
+        document=records.thread.state.plain(),
+        problems=problems,
+    )

@@ -1,0 +1,192 @@
+"""Write-ahead decisions: durable before they are acted upon.
+
+They belong to the thread, not to the journal: a decision is part of the line of thought, so that a rewind
+takes it back, a fork at an older version doesn't know it, and a merge brings both sides' together. What was
+really done to the world is the effect ledger's business, and that is never rewound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+from everthread.arguments import check_name, check_several
+from everthread.errors import InvalidStateError, InvalidValueError
+from everthread.sessions.aio.logs import newest_first, revealing
+from everthread.sessions.records import DecisionRecord, decision_of
+from everthread.sessions.tasks import OWN, own_part
+from everthread.threads.nodes import plain_of
+from everthread.threads.twins import AwaitedFace
+from everthread.values import Personal, check_text
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from everthread.sessions.aio.fenced_thread import AsyncFencedThread
+    from everthread.threads.aio.thread import AsyncThread
+
+LOG = "session/decisions"
+OPEN = "decisions"
+
+
+class AsyncPendingDecision(AwaitedFace):
+    """A decision that was written down and not acted upon yet.
+
+    As a context manager it records its outcome: ``"done"``, or what :meth:`record` was given, or how it
+    failed if the block raises.
+    """
+
+    def __init__(
+        self, record: DecisionRecord, settle: Callable[[str, Any, bool], Awaitable[DecisionRecord]]
+    ) -> None:
+        self._record = record
+        self._settle = settle
+
+    @property
+    def id(self) -> str:
+        return self._record.id
+
+    @property
+    def decision(self) -> str:
+        return self._record.decision
+
+    @property
+    def rationale(self) -> str:
+        return self._record.rationale
+
+    @property
+    def planned_action(self) -> str:
+        return self._record.planned_action
+
+    @property
+    def rejected(self) -> tuple[str, ...]:
+        return self._record.rejected
+
+    @property
+    def outcome(self) -> Any:
+        return self._record.outcome
+
+    @property
+    def complete(self) -> bool:
+        return self._record.complete
+
+    async def record(self, outcome: Any, *, failed: bool = False) -> None:
+        """Record what came of it."""
+        self._record = await self._settle(self.id, outcome, failed)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.complete:
+            return
+        if error is None:
+            await self.record("done")
+        else:
+            await self.record(f"failed: {type(error).__name__}", failed=True)
+
+    def __repr__(self) -> str:
+        words = "•••" if self._record.personal else repr(self.decision)
+        return f"<decision {self.id}: {words}, {'complete' if self.complete else 'pending'}>"
+
+
+class Decisions:
+    """The decisions of a session."""
+
+    def __init__(self, thread: AsyncFencedThread, run_id: str) -> None:
+        self._thread = thread
+        self._run_id = run_id
+
+    async def decide(
+        self, decision: Any, rationale: Any, planned_action: Any, rejected: Iterable[Any]
+    ) -> AsyncPendingDecision:
+        check_several(rejected, "rejected", "the options that were not taken")
+        decision_id = self._thread.new_id()
+        stored = {
+            "decision_id": decision_id,
+            "decision": check_text(decision, "the decision", "decision"),
+            "rationale": _words(rationale, "rationale"),
+            "planned_action": _words(planned_action, "planned_action"),
+            "rejected": [check_text(option, "a rejected option", "rejected") for option in rejected],
+            "at_us": self._thread.now_us(),
+            "run": self._run_id,
+        }
+        async with self._thread.writing():
+            own_part(self._thread.state).setdefault(OPEN, {})[decision_id] = stored
+            self._thread.log(LOG).append(stored)
+        return AsyncPendingDecision(decision_of(stored), self.settle)
+
+    async def settle(self, decision_id: str, outcome: Any, failed: bool = False) -> DecisionRecord:
+        """Record the outcome. The same one again changes nothing; another one is refused."""
+        check_name(decision_id, "the id of a decision")
+        async with self._thread.writing():
+            stored = open_decisions(self._thread).get(decision_id)
+            if stored is None:
+                return await self._settled_before(decision_id, outcome)
+            ended = {
+                "about": decision_id,
+                "outcome": outcome,
+                "failed": failed,
+                "at_us": self._thread.now_us(),
+            }
+            self._thread.log(LOG).append(ended)
+            del self._thread.state[OWN][OPEN][decision_id]
+        return await revealing(self._thread.core, decision_of, stored, ended)
+
+    async def _settled_before(self, decision_id: str, outcome: Any) -> DecisionRecord:
+        for known in await read_decisions(self._thread, len(self._thread.log(LOG))):
+            if known.id == decision_id and known.complete:
+                break
+        else:
+            raise InvalidStateError(
+                f"there is no decision {decision_id!r}, or it was rewound past; "
+                "record what came of it in a new one"
+            )
+        if known.outcome != outcome:
+            raise InvalidStateError(
+                f"the outcome of the decision {decision_id!r} is recorded already: {known.outcome!r}"
+            )
+        return known
+
+
+def open_decisions(thread: AsyncThread) -> dict[str, Mapping[str, Any]]:
+    """What was decided and has no outcome yet, by id."""
+    own = thread.state.get(OWN)
+    found = own.get(OPEN) if isinstance(own, Mapping) else None
+    plain = plain_of(found)
+    if not isinstance(plain, Mapping):
+        return {}
+    return {id_: one for id_, one in plain.items() if isinstance(one, Mapping)}
+
+
+async def read_open_decisions(thread: AsyncThread) -> list[DecisionRecord]:
+    """The same as records, oldest first."""
+    stored = list(open_decisions(thread).values())
+    found = await revealing(thread.core, lambda: [decision_of(each) for each in stored])
+    return sorted(found, key=lambda decision: decision.at_us)
+
+
+async def read_decisions(thread: AsyncThread, limit: int) -> list[DecisionRecord]:
+    """The newest decisions, newest first, each with its outcome if there is one."""
+    outcomes: dict[Any, Mapping[str, Any]] = {}
+    found: list[tuple[Mapping[str, Any], Mapping[str, Any] | None]] = []
+    if limit <= 0:
+        return []
+    async for item in newest_first(thread.log(LOG)):
+        if not isinstance(item, Mapping):
+            continue
+        if "about" in item:
+            outcomes[item["about"]] = item
+            continue
+        found.append((item, outcomes.get(item.get("decision_id"))))
+        if len(found) == limit:
+            break
+    return await revealing(thread.core, lambda: [decision_of(*each) for each in found])
+
+
+def _words(value: Any, name: str) -> Any:
+    if not isinstance(value, str | Personal):
+        raise InvalidValueError(f"{name} is text, not {type(value).__name__}", path=name)
+    return value

@@ -1,0 +1,494 @@
+"""The effect ledger: what was done to the world, once per key.
+
+An effect is written down before it is begun and after it ended. A key whose effect ended well is found in
+the index of commit keys, however many there are; what isn't settled stands in the journal's document, and
+there are never many of those.
+
+That a key isn't in that index isn't believed alone: an entry of it may be damaged. The record of a done
+effect has an id that follows from its key, so the fingerprints of the log must not know it either. These are
+complete, or known not to be.
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
+from itertools import count
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from everthread import process
+from everthread.errors import (
+    EffectMismatchError,
+    EverthreadError,
+    InDoubtError,
+    InvalidValueError,
+    KeyReusedError,
+    NotFoundError,
+    StateCorruptedError,
+    UsageError,
+)
+from everthread.sessions import journal as j
+from everthread.sessions.aio import journal as journals
+from everthread.sessions.aio.journal import accept_losses
+from everthread.sessions.effects import (
+    Call,
+    Done,
+    Intent,
+    ToolUse,
+    done_key,
+    intent_of,
+    not_stored,
+    without_record,
+)
+from everthread.sessions.journal import CLEARED, UNREADABLE, Losses, losses_in
+from everthread.sessions.locks import AsyncSignal
+from everthread.sessions.records import EffectRecord, effect_of, moment
+from everthread.threads.aio.journals import LOSSES, lost_records
+from everthread.threads.twins import ASYNC
+
+if TYPE_CHECKING:
+    from everthread.sessions.aio.fenced_thread import AsyncFencedThread
+    from everthread.threads.aio.thread import AsyncThread
+
+
+class Ledger:
+    """The ledger of one run: every writing call is durable when it returns."""
+
+    def __init__(self, journal: AsyncFencedThread, run_id: str) -> None:
+        self._journal = journal
+        self._run_id = run_id
+
+    async def find(self, key: str) -> Intent | EffectRecord | None:
+        """How the effect stands: open, done, or (``None``) free to be begun."""
+        async with self._journal.lock:
+            await self._journal.look_again()
+            stored = (self._journal.state.get(j.OPEN) or {}).get(key)
+            if stored is not None:
+                return intent_of(key, stored.plain())
+            found = await find_keyed(self._journal, key)
+            if found is not None or UNREADABLE in self._journal.state:
+                return found
+            try:
+                return await find_by_id(self._journal, key)
+            except StateCorruptedError as error:
+                await self._lost(str(error))
+                return None
+
+    async def _lost(self, why: str) -> None:
+        """Some records can't be read, and any of them may be the one that is looked for."""
+        async with self._journal.writing():
+            self._journal.state["format"] = j.FORMAT
+            self._journal.state[UNREADABLE] = True
+            if LOSSES not in self._journal.state:
+                self._journal.state[LOSSES] = lost_records(why, self._journal.now_us())
+
+    def plan(self, key: str, name: str, fingerprint: str, attempt: int) -> Intent:
+        """What is about to be begun; nothing is written yet."""
+        return Intent(
+            id=self._journal.new_id(),
+            key=key,
+            name=name,
+            print=fingerprint,
+            run=self._run_id,
+            attempt=attempt,
+            at_us=self._journal.now_us(),
+        )
+
+    def unknown(self, key: str) -> Losses | None:
+        """For a key that isn't found: what was lost, if it may have been among that."""
+        with self._journal.lock:
+            lost = self._journal.state.get(LOSSES)
+            if lost is None or key in lost.get(CLEARED, ()):
+                return None
+            return losses_in(self._journal.state)
+
+    async def accept_losses(self) -> bool:
+        """See ``losses``. Whether there were any."""
+        async with self._journal.writing():
+            if not accept_losses(self._journal):
+                return False
+            self._journal.state["format"] = j.FORMAT_WHOLE
+            return True
+
+    def _clear(self, key: str) -> None:
+        """From here on it is known that this hasn't happened before."""
+        lost = self._journal.state.get(LOSSES)
+        if lost is not None and CLEARED in lost:
+            lost[CLEARED][key] = True
+
+    async def intend(self, intent: Intent) -> None:
+        stored = msgspec.to_builtins(intent)
+        async with self._journal.writing():
+            del stored["key"]
+            self._journal.state[j.OPEN][intent.key] = stored
+            self._clear(intent.key)
+
+    async def done(self, intent: Intent, result: Any, by: str) -> None:
+        """Raises :class:`InvalidValueError`, having written nothing, if the result can't be stored."""
+        await self._settle(intent, {"state": "done", "result": result, "by": by}, done_key(intent.key))
+
+    async def done_without_result(self, intent: Intent, kind: str) -> None:
+        await self._settle(intent, {"state": "done", "unstorable": kind, "by": "call"}, done_key(intent.key))
+
+    async def not_done(self, intent: Intent, by: str, error: str | None = None) -> None:
+        async with self._journal.writing():
+            self.put_not_done(intent, by, error)
+
+    async def _settle(self, intent: Intent, outcome: dict[str, Any], key: str) -> None:
+        async with self._journal.lock:
+            await self._journal.look_again()
+            log = self._journal.log(j.EFFECT_LOG)
+            record_id: str | None = key
+            try:
+                if await log.find(key) is not None:
+                    # Written by an attempt whose answer was lost.
+                    return
+            except StateCorruptedError:
+                # Whether an unreadable record has this id can't be told; that this happened must be written
+                # down.
+                record_id = None
+            async with self._journal.writing(metadata={"effect": len(log)}, key=key):
+                self._put(intent, outcome, record_id)
+
+    def put_not_done(self, intent: Intent, by: str, error: str | None) -> None:
+        """As :meth:`not_done`, within a write of the caller's."""
+        self._put(intent, {"state": "not_done", "by": by, "error": error})
+        self._clear(intent.key)
+
+    def put_failed(self, intent: Intent, error: str) -> None:
+        """Its function raised, and nobody knows how far it had got. Within a write of the caller's."""
+        open_ = self._journal.state[j.OPEN].get(intent.key)
+        if open_ is not None:
+            open_["error"] = error
+
+    def _put(self, intent: Intent, outcome: dict[str, Any], record_id: str | None = None) -> None:
+        stored = msgspec.to_builtins(intent)
+        del stored["id"]
+        settled = {**stored, **outcome, "settled_us": self._journal.now_us()}
+        log = self._journal.log(j.EFFECT_LOG)
+        # First: a result may turn out not to be storable.
+        log.append(settled if record_id is None else {**settled, "id": record_id})
+        self._journal.state[j.OPEN].pop(intent.key, None)
+        lost = self._journal.state.get(LOSSES)
+        if lost is not None and CLEARED in lost:
+            lost[CLEARED].pop(intent.key, None)
+
+    async def require(self, key: str) -> Intent:
+        """The open effect of this key, or what stands for one that may be lost. Raises
+        :class:`NotFoundError` if there is neither."""
+        found = await self.find(key)
+        if found is None and self.unknown(key) is not None:
+            return self.plan(key, "", "", 0)
+        if not isinstance(found, Intent):
+            raise NotFoundError(f"the effect {key!r} isn't in doubt; nothing is to be settled")
+        return found
+
+
+async def find_done(journal: AsyncThread, key: str) -> EffectRecord | None:
+    """The record of a done effect. Raises :class:`StateCorruptedError` if it can't be read, or can't be told
+    from those that can't."""
+    found = await find_keyed(journal, key)
+    return await find_by_id(journal, key) if found is None and UNREADABLE not in journal.state else found
+
+
+async def find_by_id(journal: AsyncThread, key: str) -> EffectRecord | None:
+    """The same by the id of the record: slower for the first time, and independent of the index of keys."""
+    log = journal.log(j.EFFECT_LOG)
+    at = await log.find(done_key(key)) if journal.head is not None else None
+    return None if at is None else effect_of((await log.read(at, at + 1))[0])
+
+
+async def find_keyed(journal: AsyncThread, key: str) -> EffectRecord | None:
+    """The record of a done effect, as far as the index of keys knows it."""
+    if journal.head is None:
+        return None
+    try:
+        version = await journals.find_keyed(journal, done_key(key))
+    except KeyReusedError:
+        # A journal is rewound only where it is damaged: that it was done is all that is left.
+        return without_record(key)
+    if version is None:
+        return None
+    log, place = journal.log(j.EFFECT_LOG), version.metadata.get("effect")
+    item = (await log.read(place, place + 1))[0] if type(place) is int and place < len(log) else None
+    if not isinstance(item, Mapping) or item.get("key") != key:
+        (item,) = await (await journal.at(version)).log(j.EFFECT_LOG).read(-1)
+    if not isinstance(item, Mapping) or item.get("key") != key:
+        return without_record(key)
+    return effect_of(item)
+
+
+# ── calls under way in this process: one at a time for a key ────────────────────────────────────────
+
+
+#: How long one waits for another before looking whether it is still there.
+WAIT_S = 0.5
+_numbers = count()
+#: The claims within which this code runs: a thread's or, with those of whoever began it, a task's.
+_within: ContextVar[tuple[int, ...]] = ContextVar("within", default=())
+
+
+class Claim:
+    """One call that works on a key. Over when nobody refers to it any more, even if an interrupt kept it from
+    saying so."""
+
+    def __init__(self) -> None:
+        self.number = next(_numbers)
+        self.ended = AsyncSignal()
+
+
+class Claims:
+    """The claims of a session, by key."""
+
+    def __init__(self) -> None:
+        # May be taken again by its thread: an interrupt, which only the main thread gets, may leave it taken.
+        self._mutex = process.fork_rlock()
+        # Only the call itself holds its claim.
+        self._held: weakref.WeakValueDictionary[str, Claim] = weakref.WeakValueDictionary()
+
+    def take(self, key: str, mine: Claim) -> AsyncSignal | None:
+        """Claim a key; ``None`` if that worked, else what to wait for. Raises :class:`UsageError` if this
+        very call holds it already."""
+        with self._mutex:
+            other = self._held.get(key)
+            if other is None:
+                self._held[key] = mine
+                return None
+        if other.number in _within.get():
+            raise UsageError(f"the effect {key!r} is being called from within itself")
+        return other.ended
+
+    def drop(self, key: str, mine: Claim) -> None:
+        with self._mutex:
+            if self._held.get(key) is mine:
+                del self._held[key]
+        mine.ended.give()
+
+    def holds(self, key: str) -> bool:
+        """Whether an effect is being called just now."""
+        with self._mutex:
+            return key in self._held
+
+
+# ── calling a function that has an effect ───────────────────────────────────────────────────────────
+
+
+class Caller:
+    """Carries calls out against the ledger of a run."""
+
+    def __init__(
+        self,
+        journal: AsyncFencedThread,
+        ledger: Ledger,
+        run_id: str,
+        notify: Callable[[ToolUse], Awaitable[None]],
+        put_error: Callable[[BaseException, str], Any],
+    ) -> None:
+        self._journal = journal
+        self._ledger = ledger
+        self._run_id = run_id
+        self._notify = notify
+        self._put_error = put_error
+        self._claims = Claims()
+        #: Intents whose function was not called, because writing them down seemed to fail.
+        self._unstarted: set[str] = set()
+        #: What functions returned whose end could not be written down yet.
+        self._unrecorded: dict[str, tuple[Intent, Any]] = {}
+
+    async def call(self, call: Call) -> Any:
+        """Find out how the effect stands, settle what is in doubt, run it if it hasn't happened."""
+        claim = Claim()
+        while (other := self._claims.take(call.key, claim)) is not None:
+            await other.wait(WAIT_S)
+        outside = _within.set((*_within.get(), claim.number))
+        try:
+            return await self._claimed(call)
+        finally:
+            self._claims.drop(call.key, claim)
+            _within.reset(outside)
+
+    async def _claimed(self, call: Call) -> Any:
+        await self._record_left_over(call.key)
+        found = await self._ledger.find(call.key)
+        attempt = 1
+        if isinstance(found, EffectRecord):
+            self._compare(call, found)
+            # What this process remembers isn't an answer if the store doesn't know it any more.
+            await self._journal.require_lease()
+            return self._recorded(found)
+        if isinstance(found, Intent):
+            self._compare(call, found)
+            if found.id in self._unstarted:
+                await self._use(call, "pre")
+                self._unstarted.discard(found.id)
+                return await self._run(call, found)
+            answer = await self._verify(call, found)
+            if answer is not False:
+                return answer.result
+            attempt = found.attempt + 1
+        elif (lost := self._ledger.unknown(call.key)) is not None:
+            missing = self._ledger.plan(call.key, call.name, call.print, 0)
+            answer = await self._verify(call, missing, lost)
+            if answer is not False:
+                return answer.result
+        # Before it is written down: a hook that fails or refuses leaves nothing in doubt.
+        await self._use(call, "pre")
+        return await self._run(call, await self._intend(call, attempt))
+
+    async def _verify(self, call: Call, intent: Intent, lost: Losses | None = None) -> Done | Literal[False]:
+        """Settle an effect that is in doubt, or raise :class:`InDoubtError`."""
+        if call.verify is None:
+            raise self._in_doubt(intent, "and there is no verify to ask", lost)
+        try:
+            answer = call.verify(*call.args, **call.kwargs)
+            if ASYNC and inspect.isawaitable(answer):
+                answer = await answer
+        except Exception as error:
+            raise self._in_doubt(intent, f"and verify raised {type(error).__name__}", lost) from error
+        if answer is None:
+            raise self._in_doubt(intent, "and verify could not tell", lost)
+        return await settle(self._ledger, intent, answer, "verify")
+
+    async def _run(self, call: Call, intent: Intent) -> Any:
+        try:
+            result = call.fn(*call.args, **call.kwargs)
+            if ASYNC and inspect.isawaitable(result):
+                result = await result
+        except BaseException as error:
+            await self._failed(call, intent, error)
+            raise
+        if not ASYNC:  # noqa: SIM102 - the twin takes the branch
+            if inspect.iscoroutine(result):
+                # It was made, and nothing of it has run.
+                result.close()
+                self._ledger.not_done(intent, "call", "not awaited")
+                raise UsageError(
+                    f"{call.name} is an async function, and nothing here awaits it; "
+                    "a session of an async store does: everthread.open_async()"
+                )
+        self._unrecorded[call.key] = (intent, result)
+        await self._record_left_over(call.key)
+        await self._use(call, "post", result=result)
+        return result
+
+    # ── writing down ─────────────────────────────────────────────────────────────────────────
+
+    async def _intend(self, call: Call, attempt: int) -> Intent:
+        intent = self._ledger.plan(call.key, call.name, call.print, attempt)
+        # Until it is acknowledged: it may be written all the same, and this process knows that nothing ran.
+        self._unstarted.add(intent.id)
+        await self._ledger.intend(intent)
+        self._unstarted.discard(intent.id)
+        return intent
+
+    async def _record_left_over(self, key: str) -> None:
+        """Write down what a function returned. If that fails the next call with this key tries again."""
+        if key not in self._unrecorded:
+            return
+        intent, result = self._unrecorded[key]
+        kind = type(result).__qualname__
+        refused: InvalidValueError | None = None
+        try:
+            try:
+                await self._ledger.done(intent, result, "call")
+            except InvalidValueError as error:
+                refused = error
+                await self._ledger.done_without_result(intent, kind)
+        except EverthreadError as error:
+            error.add_note(
+                f"the effect {key!r} has happened; call it again with the same key to record its result, "
+                "it will not be repeated"
+            )
+            raise
+        del self._unrecorded[key]
+        if refused is not None:
+            raise not_stored(key, kind, result) from refused
+
+    def runs(self, key: str) -> bool:
+        """Whether an effect is being called in this process just now."""
+        return self._claims.holds(key)
+
+    async def flush(self) -> None:
+        """Before the run ends: record what could not be recorded before."""
+        for key in list(self._unrecorded):
+            await self._record_left_over(key)
+
+    async def _failed(self, call: Call, intent: Intent, error: BaseException) -> None:
+        """Record that the function raised. Never hides what it raised."""
+        kind = type(error).__name__
+        try:
+            async with self._journal.writing():
+                if isinstance(error, call.retry_on):
+                    self._ledger.put_not_done(intent, "call", kind)
+                else:
+                    self._ledger.put_failed(intent, kind)
+                self._put_error(error, f"effect {call.key}")
+        except EverthreadError as unrecorded:
+            error.add_note(f"that {call.name} raised could not be recorded: {unrecorded}")
+        await self._use(call, "failure", error=error)
+
+    # ── answers ──────────────────────────────────────────────────────────────────────────────
+
+    def _recorded(self, found: EffectRecord) -> Any:
+        if not found.stored:
+            raise not_stored(found.key, "the type it had", None)
+        return found.result
+
+    def _compare(self, call: Call, found: EffectRecord | Intent) -> None:
+        """Refuse a key that stands for something else. A function may be renamed from one run to the next,
+        within a run another name is another effect."""
+        if found.print and found.print != call.print:
+            other = "with other arguments"
+        elif found.run == self._run_id and found.name and found.name != call.name:
+            other = f"of {found.name}"
+        else:
+            return
+        raise EffectMismatchError(
+            f"the key {call.key!r} belongs to a call {other}; give each effect a key of its own",
+            key=call.key,
+        )
+
+    def _in_doubt(self, intent: Intent, why: str, lost: Losses | None = None) -> InDoubtError:
+        if lost is not None:
+            known = f"the journal of this thread lost records ({lost.why})"
+            return InDoubtError(
+                f"whether the effect {intent.key!r} ({intent.name}) has happened isn't known: {known}, "
+                f"{why}. It was not called; look, then session.settle({intent.key!r}, True or False), or "
+                "session.accept_losses() once nothing that was lost can be called again",
+                key=intent.key,
+                reason=f"{known}, {why}",
+                since=moment(lost.since_us),
+            )
+        began = "in this run" if intent.run == self._run_id else f"in run {intent.run}"
+        how = f"raised {intent.error}" if intent.error else "was begun and never ended"
+        return InDoubtError(
+            f"whether the effect {intent.key!r} ({intent.name}) has happened isn't known: it {how} {began}, "
+            f"{why}. It was not repeated; look, then session.settle({intent.key!r}, True or False)",
+            key=intent.key,
+            reason=f"{how} {began}, {why}",
+            since=moment(intent.at_us),
+        )
+
+    async def _use(self, call: Call, phase: Literal["pre", "post", "failure"], **outcome: Any) -> None:
+        use = ToolUse(
+            phase=phase, name=call.name, key=call.key, args=call.args, kwargs=call.kwargs, **outcome
+        )
+        await self._notify(use)
+
+
+async def settle(ledger: Ledger, intent: Intent, answer: Any, by: str) -> Done | Literal[False]:
+    """Record what somebody found out about an effect in doubt: True, ``Done(result)`` or False."""
+    if answer is False:
+        await ledger.not_done(intent, by)
+        return False
+    done = Done() if answer is True else answer
+    if not isinstance(done, Done):
+        raise UsageError(
+            f"whether an effect happened is told by True, Done(result), False or None, not {answer!r}"
+        )
+    await ledger.done(intent, done.result, by)
+    return done

@@ -1,0 +1,497 @@
+"""The journal of a session, opened, read and written: see ``sessions/journal`` for what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from everthread.errors import AccessError, NotFoundError, StateCorruptedError
+from everthread.sessions.aio.lease import read_lease
+from everthread.sessions.aio.logs import newest_first, revealing
+from everthread.sessions.journal import (
+    CHANGES,
+    CHILD_TURNS,
+    CHILD_USAGE,
+    CHILDREN,
+    ERROR_LOG,
+    FORMAT,
+    FORMAT_WHOLE,
+    RUN,
+    RUN_LOG,
+    TURNS,
+    USAGE,
+    Losses,
+    begun_run,
+    check_format,
+    closed_run,
+    holding_run,
+    losses_in,
+    own_part,
+    run_status,
+    stored_total,
+    tell_of_the_same_run,
+    unrecorded,
+    with_run,
+)
+from everthread.sessions.lease import Holder, Lease
+from everthread.sessions.records import STATUS_OF, ErrorRecord, Reason, RunRecord, Status, error_of, run_of
+from everthread.sessions.usage import Count, Total
+from everthread.stores.contract import StaleCell
+from everthread.threads.aio.journals import (
+    GONE,
+    LOSSES,
+    beside,
+    lost_records,
+    read_lost,
+    shorter,
+    space_beside,
+)
+from everthread.threads.twins import ASYNC
+from everthread.values import Personal, check_text
+
+if TYPE_CHECKING:
+    from everthread.sessions.aio.fenced_thread import AsyncFencedThread, RunGuard
+    from everthread.threads.aio.core import Core
+    from everthread.threads.aio.thread import AsyncThread
+    from everthread.versions import Version
+
+
+T = TypeVar("T")
+
+
+def open_journal(core: Core, uid: str, guard: RunGuard) -> AsyncFencedThread:
+    """The journal of a line, to be written by the run that holds it."""
+    from everthread.sessions.aio.fenced_thread import AsyncFencedThread
+
+    return AsyncFencedThread(beside(core), uid, guard, is_journal=True)
+
+
+async def read_journal(core: Core, uid: str) -> AsyncThread:
+    """The journal of a line, to be read. It may not exist yet."""
+    from everthread.threads.aio.thread import AsyncThread
+
+    journal = AsyncThread(beside(core), uid)
+    if ASYNC:
+        await journal.refresh()
+    return journal
+
+
+async def find_keyed(thread: AsyncThread, key: str) -> Version | None:
+    """The version that carries a commit key, looked up in the index: nothing is written."""
+    assert not thread.dirty, "a look-up must not commit anything"
+    version = await thread.commit(key=key)
+    return version if version is not None and version.key == key else None
+
+
+# ── journals that lost records: see ``sessions/journal`` ─────────────────────────────────────────────
+
+
+def losses_of(journal: AsyncThread, known: str) -> Losses | None:
+    """What the journal of a line says of itself, or shows. ``known`` is the id of the newest version that the
+    lease knew of, "" if it knew none; it was read before the journal."""
+    now_us = journal.core.runtime.now_us()
+    marked = losses_in(journal.state)
+    if marked is not None:
+        return marked
+    head = journal.head
+    if journal.recovered is not None:
+        return Losses(str(journal.recovered), now_us)
+    if head is not None and head.kind == "rewind":
+        # Nothing else rewinds a journal: a run continued past the damage and died before it wrote that down.
+        return Losses(f"it went on from {head.source}, because the versions after that are damaged", now_us)
+    number = known.partition("-")[0]
+    seq = head.seq if head is not None else 0
+    if number.isdecimal() and int(number) > seq:
+        return Losses(shorter(seq, int(number)), now_us)
+    return None
+
+
+async def is_unheard_of(core: Core, uid: bytes) -> bool:
+    """Whether there is no trace of a line, not even that it was deleted."""
+    with suppress(StateCorruptedError):
+        return await core.backend.line_by_uid(uid) is None
+    return False
+
+
+async def losses_of_a_namesake(thread: AsyncThread) -> Losses | None:
+    """For a thread without a journal: whether a restored backup left nothing of one that had this name."""
+    core = thread.core
+    space, now_us = space_beside(core.space, GONE), core.runtime.now_us()
+    lost = read_lost(await core.backend.cell(space, thread.name, now_us))
+    if lost is None or not await is_unheard_of(core, lost.uid):
+        return None
+    why = "there was another thread of this name, of which a backup that was restored knows nothing"
+    return Losses(why, now_us)
+
+
+async def forget_a_namesake(core: Core, name: str) -> None:
+    """What is lost is written down in the journal of the thread that has the name now."""
+    space, now_us = space_beside(core.space, GONE), core.runtime.now_us()
+    cell = await core.backend.cell(space, name, now_us)
+    with suppress(StaleCell):
+        if cell is not None:
+            await core.backend.swap(space, name, cell.revision, None, now_us)
+
+
+async def continue_past_damage(journal: AsyncFencedThread, thread: str) -> None:
+    """Let a journal whose newest versions are damaged continue from the last good one; they stay as they are.
+
+    Raises :class:`StateCorruptedError` if nothing can follow them.
+    """
+    if journal.recovered is None or journal.head is None:
+        return
+    try:
+        await journal.rewind(journal.head)
+    except StateCorruptedError as error:
+        raise StateCorruptedError(
+            f"the effects of {thread!r} can't be written down, because its journal is damaged ({error}); "
+            "everthread.salvage() brings what is sound into a new store",
+            where=error.where,
+        ) from error
+
+
+def accept_losses(journal: AsyncThread) -> bool:
+    """Take the mark away, within a write of the caller's; whether there was one."""
+    return journal.state.pop(LOSSES, None) is not None
+
+
+# ── runs ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Runs:
+    """The run under way, in the journal. Every call that changes something is durable when it returns.
+
+    That a run has begun is recorded by its lease at once, and by the journal with the first thing that is
+    written there, at the latest its end. A run that takes over records it at once: its commit is the fence.
+    """
+
+    def __init__(
+        self, journal: AsyncFencedThread, uid: str, holder: Holder, parent: Runs | None = None
+    ) -> None:
+        self._journal = journal
+        self._uid = uid
+        self._holder = holder
+        self.run_id = holder.run
+        self._user: Any = None
+        self._begun: dict[str, Any] = {}
+        self._parent = parent
+        #: What subagents without a recorded end have used in all, by uid.
+        self._children: dict[str, Total] = {}
+
+    def begin(self, user: Any) -> None:
+        """Let the journal's next version record that this run has begun, for ``user``, a Personal or None."""
+        self._user = user
+        self._begun = self._document()[RUN]
+        self._journal.before_write = self._put_begin
+
+    async def begin_now(self, user: Any, before: Lease | None, losses: Losses | None) -> None:
+        """Record it at once: raises :class:`ConflictError` if somebody wrote in between. ``before`` is the
+        lease that was there; ``losses`` are those of the journal."""
+        self._user = user
+        crashed = unrecorded(self._own(), before)
+        if crashed is not None:
+            self._put_run(crashed)
+        self._put_begin()
+        state = self._journal.state
+        if losses is not None:
+            state["format"] = FORMAT
+            if LOSSES not in state:
+                state[LOSSES] = lost_records(losses.why, losses.since_us)
+        self._begun = state[RUN].plain()
+        await self._journal.commit()
+        self._journal.before_write = self._put_begin
+
+    def _put_begin(self) -> None:
+        """Before a write to the journal: the run is recorded there."""
+        if not self.recorded:
+            self._put_run(self._holder)
+            self._journal.state[RUN]["user"] = self._user
+
+    def _put_run(self, holder: Holder) -> None:
+        """Put a run in the place of the one before it, which goes to the log; if that has no end, it has
+        crashed."""
+        own = self._own()
+        last = own.get(RUN)
+        if isinstance(last, Mapping):
+            self._journal.log(RUN_LOG).append(closed_run(last, self._journal.now_us()))
+        state = self._journal.state
+        state.update(with_run(own, holder, self._uid))
+        state.setdefault("format", FORMAT_WHOLE)
+
+    # ── looking ──────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def recorded(self) -> bool:
+        """Whether the journal, as it is at hand, has this run as its newest."""
+        run = self._own().get(RUN)
+        return isinstance(run, Mapping) and run.get("run_id") == self.run_id
+
+    def _own(self) -> Mapping[str, Any]:
+        return own_part(self._journal.state.plain(), self._uid)
+
+    def _document(self) -> Mapping[str, Any]:
+        """This line's part of the journal, with this run in it."""
+        with self._journal.lock:
+            own = self._own()
+            return own if self.recorded else with_run(own, self._holder, self._uid)
+
+    @property
+    def current(self) -> RunRecord:
+        """This run. One that was taken over has failed: what stands in the journal is its successor's."""
+        stored = self._document()[RUN]
+        fenced = self._journal.is_fenced and not self.recorded
+        return run_of({**self._begun, "status": "failed"} if fenced else stored)
+
+    @property
+    def changes(self) -> int:
+        """How often the status changed, over all runs."""
+        return int(self._document()[CHANGES])
+
+    @property
+    def total(self) -> Total:
+        """What all runs of this line used, their subagents included."""
+        own = self._document()
+        total = _own_total(own)
+        for uid, child in _children(own):
+            if uid in self._children:
+                total += self._children[uid].since(stored_total(child))
+        return total
+
+    async def ask_children(self, core: Core) -> None:
+        """Find out what subagents of earlier runs have used that died before they said so."""
+        for uid, _ in _children(self._document()):
+            self._children[uid] = await total_of(core, uid, {self._uid, uid})
+
+    def _tell_parent(self) -> None:
+        """This is a subagent: whoever began it counts what it has used."""
+        if self._parent is not None:
+            self._parent._children[self._uid] = self.total
+            self._parent._tell_parent()
+
+    # ── changing ─────────────────────────────────────────────────────────────────────────────
+
+    async def set_status(self, status: Status) -> None:
+        async with self._journal.writing():
+            self._set_status(status)
+
+    def _set_status(self, status: Status) -> None:
+        run = self._journal.state[RUN]
+        if run["status"] != status:
+            run["status"] = status
+            self._journal.state.increment(CHANGES)
+
+    async def begin_turn(self) -> int:
+        """Count one more turn; its number over all runs."""
+        async with self._journal.writing():
+            state = self._journal.state
+            number = int(state.increment(TURNS))
+            state[RUN].increment("turns")
+            state[RUN]["turn"] = number
+            self._set_status("running")
+        self._tell_parent()
+        return number
+
+    async def end_turn(self) -> None:
+        async with self._journal.writing():
+            self._journal.state[RUN]["turn"] = 0
+
+    async def add_usage(self, counts: Mapping[str, Count]) -> None:
+        async with self._journal.writing():
+            state = self._journal.state
+            for name, count in counts.items():
+                state[USAGE].increment(name, count)
+                state[RUN]["usage"].increment(name, count)
+        self._tell_parent()
+
+    async def set_sandbox(self, sandbox_id: str, base_snapshot: Any) -> None:
+        async with self._journal.writing():
+            self._journal.state[RUN].update({"sandbox_id": sandbox_id, "base_snapshot": base_snapshot})
+
+    async def begin_child(self, name: str, uid: str, before: Total) -> None:
+        """A subagent begins; ``before`` is what it has used already. One that is open from an earlier time,
+        because its run or ours died, goes on counting from then."""
+        async with self._journal.writing():
+            open_ = self._journal.state[CHILDREN].get(name)
+            if open_ is None or open_["uid"] != uid:
+                child = {"uid": uid, "usage": dict(before.usage), "turns": before.turns}
+                self._journal.state[CHILDREN][name] = child
+        self._children[uid] = before
+
+    async def end_child(self, name: str, after: Total) -> None:
+        """A subagent has ended: what it used is counted here, so that nobody need ask it again."""
+        async with self._journal.writing():
+            open_ = self._journal.state[CHILDREN].pop(name, None)
+            if open_ is None:
+                return
+            used = after.since(stored_total(open_))
+            self._journal.state.increment(CHILD_TURNS, used.turns)
+            for counter, count in used.usage.items():
+                self._journal.state[CHILD_USAGE].increment(counter, count)
+
+    async def end(self, reason: Reason, error: str | None) -> None:
+        async with self._journal.writing():
+            self._set_status(STATUS_OF[reason])
+            run = self._journal.state[RUN]
+            run.update({"ended_us": self._journal.now_us(), "reason": reason, "turn": 0})
+            if error is not None:
+                run["error"] = error
+
+
+async def newest_status(core: Core, uid: str) -> Status | None:
+    """The status of the newest run on a line; ``None`` if there never was one. Two small reads: lists of
+    threads ask for it.
+
+    Raises :class:`StateCorruptedError` if the newest version of its journal can't be read.
+    """
+    space = beside(core)
+
+    async def read_document() -> Mapping[str, Any]:
+        found = await space.find(uid)
+        return {} if found is None else (await space.head(found)).build_document()
+
+    document, lease = await read_with_lease(core, uid, read_document, lambda document: document)
+    check_format(document)
+    own = own_part(document, uid)
+    holder = unrecorded(own, lease)
+    run = own.get(RUN) if holder is None else begun_run(holder, uid, 0)
+    return run_status(run, lease) if isinstance(run, Mapping) else None
+
+
+async def read_with_lease(
+    core: Core, uid: str, read: Callable[[], Awaitable[T]], document: Callable[[T], Mapping[str, Any]]
+) -> tuple[T, Lease | None]:
+    """What ``read`` finds in the journal, and the lease as it was before that.
+
+    The lease is read once, unless it and the journal tell of different runs: then one began or ended in
+    between, which would look like a crash, and both are read again until the lease stays the same.
+    """
+    lease = await read_lease(core, uid)
+    while True:
+        found = await read()
+        if tell_of_the_same_run(lease, own_part(document(found), uid).get(RUN)):
+            return found, lease
+        again = await read_lease(core, uid)
+        if holding_run(again) == holding_run(lease):
+            return found, lease
+        lease = again
+
+
+def _own_total(own: Mapping[str, Any]) -> Total:
+    """What a line used, and its subagents that have ended."""
+    return stored_total(own) + stored_total({TURNS: own.get(CHILD_TURNS), USAGE: own.get(CHILD_USAGE)})
+
+
+def _children(own: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """The subagents that haven't ended: uid, and what each had used before."""
+    found = own.get(CHILDREN)
+    children = found.values() if isinstance(found, Mapping) else ()
+    return [
+        (child["uid"], child)
+        for child in children
+        if isinstance(child, Mapping) and isinstance(child.get("uid"), str)
+    ]
+
+
+async def total_of(core: Core, uid: str, counted: set[str]) -> Total:
+    """What a line and its subagents used. Those that haven't ended are asked, but for those ``counted``."""
+    journal = await read_journal(core, uid)
+    return await total_in(core, own_part(journal.state.plain(), uid), counted)
+
+
+async def total_in(core: Core, own: Mapping[str, Any], counted: set[str]) -> Total:
+    """The same from a line's part of its journal."""
+    total = _own_total(own)
+    for uid, child in _children(own):
+        if uid not in counted:
+            counted.add(uid)
+            total += (await total_of(core, uid, counted)).since(stored_total(child))
+    return total
+
+
+# ── errors ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+MESSAGE_MAX = 2_000
+#: How many errors are looked through for the one that something was done about.
+_RECENT = 1_000
+#: An attribute of errors that were recorded.
+_RECORDED = "_everthread_noted"
+
+
+class Failures:
+    """The error history, as the run under way writes it. The text of an error may hold anything: if the
+    session has a user, it is sealed as that person's."""
+
+    def __init__(self, journal: AsyncFencedThread, run_id: str, user_id: str | None) -> None:
+        self._journal = journal
+        self._run_id = run_id
+        self._user_id = user_id
+
+    async def note(self, error: BaseException, where: str) -> None:
+        """Record an error on its way out, once, however many blocks it leaves."""
+        if not self._is_recorded(error):
+            async with self._journal.writing():
+                self.put(error, where)
+
+    def _is_recorded(self, error: BaseException) -> bool:
+        return getattr(error, _RECORDED, None) == self._run_id
+
+    async def record(
+        self, error: BaseException | str, *, where: str, handled: str | None = None
+    ) -> ErrorRecord:
+        async with self._journal.writing():
+            return self.put(error, where, handled)
+
+    def put(self, error: BaseException | str, where: str, handled: str | None = None) -> ErrorRecord:
+        """Record an error within a write of the caller's."""
+        kind, message = ("error", error) if isinstance(error, str) else (type(error).__name__, str(error))
+        stored: dict[str, Any] = {
+            "error_id": self._journal.new_id(),
+            "kind": kind,
+            "where": where,
+            "at_us": self._journal.now_us(),
+            "run": self._run_id,
+            "handled": handled,
+        }
+        text = message[:MESSAGE_MAX].encode("utf-8", "replace").decode()
+        stored["turn"] = self._journal.state[RUN]["turn"]
+        log = self._journal.log(ERROR_LOG)
+        try:
+            log.append({**stored, "message": self._sealed(text)})
+        except AccessError:
+            # Without the keyring it is still worth knowing that something failed.
+            log.append({**stored, "message": ""})
+        if isinstance(error, BaseException):
+            setattr(error, _RECORDED, self._run_id)
+        return error_of({**stored, "message": self._sealed(text)})
+
+    def _sealed(self, text: str) -> Any:
+        return text if self._user_id is None else Personal(self._user_id, text)
+
+    async def handled(self, error_id: str, what: str) -> None:
+        """Say what was done about an error. Raises :class:`NotFoundError` for an unknown id."""
+        check_text(what, "what was done about an error", "handled")
+        async with self._journal.writing():
+            known = await read_errors(self._journal, _RECENT)
+            if not any(error.id == error_id for error in known):
+                raise NotFoundError(f"there is no error {error_id!r} among the last {_RECENT:,}")
+            self._journal.log(ERROR_LOG).append({"about": error_id, "handled": str(what)})
+
+
+async def read_errors(journal: AsyncThread, limit: int) -> list[ErrorRecord]:
+    """The newest errors, newest first, with what was done about each."""
+    handled: dict[str, str] = {}
+    found: list[tuple[Mapping[str, Any], str | None]] = []
+    if limit <= 0:
+        return []
+    async for item in newest_first(journal.log(ERROR_LOG)):
+        if not isinstance(item, Mapping):
+            continue
+        if "about" in item:
+            handled.setdefault(item["about"], str(item.get("handled")))
+            continue
+        found.append((item, handled.get(item.get("error_id", ""))))
+        if len(found) == limit:
+            break
+    return await revealing(journal.core, lambda: [error_of(*each) for each in found])

@@ -1,0 +1,721 @@
+"""One run of an agent on a thread: how it begins, what it does, how it ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import suppress
+from functools import cached_property
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+import msgspec
+
+from everthread.arguments import check_mapping, check_name, counted
+from everthread.errors import (
+    EverthreadError,
+    InvalidStateError,
+    InvalidValueError,
+    MaxTurnsError,
+    ThreadDeletedError,
+    UsageError,
+)
+from everthread.hooks import HookFailure, SessionLifecycle
+from everthread.sessions.aio.checkpoints import Checkpoints, checkpoint_parts, read_checkpoints
+from everthread.sessions.aio.decisions import AsyncPendingDecision, Decisions, read_open_decisions
+from everthread.sessions.aio.effects import Caller, Ledger, settle
+from everthread.sessions.aio.journal import Failures, read_errors
+from everthread.sessions.aio.run_start import SessionOptions, StartedRun, begin
+from everthread.sessions.aio.status import records_of
+from everthread.sessions.aio.tasks import AsyncTasks
+from everthread.sessions.aio.turns import AsyncMessages, AsyncTurn, deliver, post
+from everthread.sessions.effects import Done, ToolUse, make_call
+from everthread.sessions.locks import Entering, uncancelled
+from everthread.sessions.records import (
+    STATUS_OF,
+    CheckpointRecord,
+    DecisionRecord,
+    EffectRecord,
+    ErrorRecord,
+    Reason,
+    RunRecord,
+    Status,
+)
+from everthread.sessions.tasks import TASKS, checked_map, custom_part, slice_of, with_both_sides
+from everthread.sessions.usage import Count, Total, Usage, checked_counts
+from everthread.threads.aio.thread import AnyVersion, AsyncThread
+from everthread.threads.twins import ASYNC, AwaitedFace
+from everthread.working.aio.home import AsyncHome
+from everthread.working.config import Config
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from everthread.briefing.selection import Briefing
+    from everthread.sessions.resume import ResumeReport
+    from everthread.threads.document import TrackedDict
+    from everthread.verifiers.specs import AllowCommands
+    from everthread.versions import Version
+    from everthread.working.aio.state import AsyncWorkingState
+
+
+MAX_TURNS = 50
+LEASE_TTL_S = 300.0
+_ERRORS_SHOWN = 1_000
+
+
+class AsyncAgentSession(AwaitedFace):
+    """One run of an agent on a thread: begun when this is made, ended by :meth:`close` or the ``with`` block.
+
+    What its calls change is durable when they return. Three lifetimes: ``scratch`` is in memory only,
+    :meth:`checkpoint` keeps parts of it at meaningful boundaries, everything else is the thread's. Effects,
+    usage, turns, runs and errors are kept beside the thread and never rewound.
+
+    ``mode``: ``"continue"`` the thread (it is created if there is none), ``"new"`` (raises
+    :class:`ThreadExistsError` if there is one), or ``"fork"`` from ``source``, at a version if ``at`` names
+    one. ``system`` is the first message of a thread that is created. ``lease_ttl`` is how many seconds after
+    its last write or :meth:`heartbeat` another process may take the session over, if it can't see that this
+    one is dead. ``parent`` is the session that this is a subagent of.
+
+    Tools may run in several threads: :meth:`call`, ``messages``, ``tasks`` and the rest take turns. ``work``
+    and ``state`` are for one thread at a time. Raises :class:`SessionBusyError` if another live run holds the
+    thread, and :class:`SessionFencedError` from the first write after another one has taken over.
+    """
+
+    def __init__(
+        self,
+        session_id: str | None = None,
+        user_id: str | None = None,
+        *,
+        agent: str | None = None,
+        store: Any = None,
+        max_turns: int | None = MAX_TURNS,
+        hooks: Any = None,
+        mode: str = "continue",
+        source: str | AsyncThread | None = None,
+        at: AnyVersion | None = None,
+        system: Any = None,
+        lease_ttl: float = LEASE_TTL_S,
+        parent: AsyncAgentSession | None = None,
+        _must_exist: bool = False,
+    ) -> None:
+        lifecycle = hooks_of(hooks)
+        if parent is not None and not isinstance(parent, AsyncAgentSession):
+            # Before a run is begun, which would hold the thread.
+            kind = type(parent).__name__
+            raise InvalidValueError(f"parent is the session that began this one, not {kind}", path="parent")
+        self._wanted = SessionOptions(
+            name=session_id,
+            mode=mode,
+            source=source,
+            at=at,
+            agent=agent,
+            user_id=user_id,
+            system=system,
+            ttl_s=lease_ttl,
+            max_turns=max_turns,
+            must_exist=_must_exist,
+        )
+        self.agent = agent
+        self.max_turns = max_turns
+        self._lifecycle = lifecycle
+        self._parent = parent
+        self._pid = os.getpid()
+        self._chosen: Reason | None = None
+        self._turn: AsyncTurn | None = None
+        self._exhausted: MaxTurnsError | None = None
+        self._closing = False
+        self._ended: tuple[Reason, RunRecord, Total] | None = None
+        self.sandbox_id: str | None = None
+        #: What ``on_session_exit`` is told; set it to the reference of a snapshot taken at the end.
+        self.exit_snapshot: Any = None
+        self._has_begun = False
+        self._home = AsyncHome(store, Config())
+        if not ASYNC:
+            self._begin()
+
+    async def _begin(self) -> None:
+        parent = self._parent
+        try:
+            store = await self._home.open()
+            begun = await begin(store, self._wanted, None if parent is None else parent._runs)
+        except BaseException:
+            await self._home.close()
+            raise
+        self._set_up(begun, self._lifecycle)
+        try:
+            if parent is not None:
+                await parent._runs.begin_child(self.session_id, self._uid, self._runs.total)
+            await self._notify("on_session_start", self)
+        except BaseException as error:
+            await self.close(error=error)
+            raise
+
+    if ASYNC:
+
+        def __await__(self) -> Generator[Any, None, Self]:
+            return self.__aenter__().__await__()
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name.startswith("__") or self.__dict__.get("_has_begun", True):
+                # Python itself looks for these, and takes absence for an answer.
+                raise AttributeError(f"a session has no {name!r}", name=name, obj=self)
+            raise UsageError("the session hasn't begun yet: async with store.session(…) as s")
+
+    def _set_up(self, begun: StartedRun, hooks: SessionLifecycle) -> None:
+        self._has_begun = True
+        self._report: ResumeReport | None = None
+        self._runs, self._uid = begun.runs, begun.uid
+        #: What this run found when it began: see ``sessions/records``.
+        self.found = begun.found
+        self.user_id = begun.user_id
+        self.run_id = begun.run_id
+        self._hooks = hooks
+        self._guard = begun.guard
+        self._thread = begun.thread
+        self._journal = begun.journal
+        #: The working state in the sense of A1: this process's memory, gone with ``close()``.
+        self.scratch: dict[str, Any] = {}
+        #: Tasks and what blocks them.
+        self.tasks = AsyncTasks(self._thread)
+        #: As ``thread.messages``, each change committed.
+        self.messages = AsyncMessages(self._thread)
+        self._checkpoints = Checkpoints(self._thread, self.scratch)
+        self._decisions = Decisions(self._thread, self.run_id)
+        self._failures = Failures(self._journal, self.run_id, self.user_id)
+        self._ledger = Ledger(self._journal, self.run_id)
+        self._caller = Caller(
+            self._journal, self._ledger, self.run_id, self._notify_tool_use, self._failures.put
+        )
+
+    @classmethod
+    def restore(cls, session_id: str, user_id: str | None = None, **options: Any) -> Self:
+        """Go on with a session that exists: its checkpoints are there, its working state is empty. Raises
+        :class:`ThreadNotFoundError` if there is none."""
+        return cls(session_id, user_id, _must_exist=True, **options)
+
+    # ── what it is ───────────────────────────────────────────────────────────────────────────
+
+    @property
+    def session_id(self) -> str:
+        return self._thread.name
+
+    @property
+    def fence(self) -> int:
+        """A number that is higher in every later run: hand it to services that can refuse an older one."""
+        return self._guard.lease.fence
+
+    # ── how it stands ────────────────────────────────────────────────────────────────────────
+
+    @property
+    def run(self) -> RunRecord:
+        """This run."""
+        return self._ended[1] if self._ended is not None else self._runs.current
+
+    @property
+    def status(self) -> Status:
+        return self.run.status
+
+    @property
+    def exit_reason(self) -> Reason | None:
+        """Why it ended; ``None`` while it goes on."""
+        return self._ended[0] if self._ended is not None else None
+
+    @property
+    def turns(self) -> int:
+        """Turns of all runs on this thread, subagents included."""
+        return self._totals().turns
+
+    @property
+    def usage(self) -> Usage:
+        """What all runs on this thread used, subagents included."""
+        return self._totals().usage
+
+    def _totals(self) -> Total:
+        return self._ended[2] if self._ended is not None else self._runs.total
+
+    @property
+    def version(self) -> int:
+        """Grows with every version of the thread and every change of status, never with turns or usage."""
+        head = self._thread.head
+        return (head.seq if head else 0) + self._runs.changes
+
+    async def wait_for_change(self, last_version: int, timeout: float = 55.0) -> int:  # noqa: ASYNC109
+        """Wait until ``version`` exceeds ``last_version``, the session has ended, or the time is over; the
+        version then. For another thread, or for what others write to the thread; another process has
+        ``store.session_records(name).wait_for_change(…)``."""
+        if self._ended is not None:
+            return self.version
+        changed = await (await records_of(self._thread)).wait_for_change(last_version, timeout)
+        return changed.version
+
+    @property
+    async def resumed(self) -> ResumeReport | None:
+        """A report of what this run found, verified; ``None`` if it is the thread's first run."""
+        if self.found.last_run is None:
+            return None
+        if self._report is None:
+            from everthread.sessions.aio.resume import resume_report
+
+            self._report = await resume_report(self.found, now_us=self._thread.now_us())
+        return self._report
+
+    async def briefing(
+        self,
+        max_tokens: int = 1500,
+        *,
+        tokenizer: Any = None,
+        max_age_s: float | None = 86_400.0,
+        allow_commands: AllowCommands = False,
+        allow_network: bool = True,
+        reveal: bool = False,
+    ) -> Briefing:
+        """The text that a model needs to go on, within a budget, essentials first. Personal values are masked
+        unless ``reveal`` is asked for."""
+        from everthread.sessions.aio.briefing import session_briefing
+
+        return await session_briefing(
+            await records_of(self._thread),
+            found=self.found,
+            now_us=self._thread.now_us(),
+            max_tokens=max_tokens,
+            tokenizer=tokenizer,
+            max_age_s=max_age_s,
+            allow_commands=allow_commands,
+            allow_network=allow_network,
+            reveal=reveal,
+        )
+
+    # ── while it runs ────────────────────────────────────────────────────────────────────────
+
+    def turn(self) -> AsyncTurn:
+        """The next turn, to be entered with ``with``. Raises :class:`MaxTurnsError` if none is left: leaving
+        the session's block with that ends the run, with ``max_turns`` as the reason, and goes no further."""
+        self._guard.permit()
+        if self.max_turns is not None and self._runs.current.turns >= self.max_turns:
+            used = counted(self.max_turns, "turn")
+            self._exhausted = MaxTurnsError(
+                f"this run has used its {used}; end it, or begin one with more max_turns",
+                max_turns=self.max_turns,
+            )
+            raise self._exhausted
+        return AsyncTurn(self._thread, self._runs, self._failures, self._notify, self._mark_turn, self._uid)
+
+    def _mark_turn(self, turn: AsyncTurn, begins: bool) -> None:
+        """A turn begins, or is over."""
+        with self._thread.lock:
+            if begins:
+                if self._turn is not None:
+                    raise InvalidStateError(f"turn {self._turn.number} isn't over yet")
+                self._turn, self._chosen = turn, None
+            elif self._turn is turn:
+                self._turn = None
+
+    async def add_usage(self, counts: Mapping[str, Count] | None = None, /, **more: Count) -> None:
+        """Count what was used outside a turn: ``s.add_usage(input_tokens=120)``. Durable at once."""
+        await self._runs.add_usage(checked_counts(counts or {}, more))
+
+    async def receive(self, message: Any) -> None:
+        """Take a message from outside. Within a turn it is kept, durably, and appended when the turn is over:
+        nothing comes between a tool call and its result."""
+        async with self._thread.lock:
+            if self._turn is not None:
+                await post(self._thread, message)
+            else:
+                await self.messages.append(message)
+
+    async def heartbeat(self) -> None:
+        """Say that this run is alive, before something that takes long. Writing does so by itself. Raises
+        :class:`SessionFencedError` if another run has taken over."""
+        await self._guard.beat()
+
+    async def sandbox_ready(self, sandbox_id: str, base_snapshot: Any = None) -> None:
+        """Note the sandbox that this run works in, and tell ``on_sandbox_ready``."""
+        # Before anything can fail: the teardown must know of it.
+        self.sandbox_id = sandbox_id
+        await self._runs.set_sandbox(sandbox_id, base_snapshot)
+        await self._notify("on_sandbox_ready", sandbox_id, base_snapshot)
+
+    async def wait_for_input(self) -> None:
+        """Someone else's turn. If the run ends like this, that is the reason; the next turn goes on."""
+        await self._choose("waiting_for_input")
+
+    async def complete(self) -> None:
+        """The work is done. Said without it, too, by leaving the block."""
+        await self._choose("completed")
+
+    async def cancel(self) -> None:
+        """The work was stopped."""
+        await self._choose("cancelled")
+
+    async def fail(self, error: BaseException | str | None = None) -> None:
+        """The work failed, although no exception leaves the block."""
+        if error is not None:
+            await self._failures.record(error, where="session")
+        await self._choose("failed")
+
+    async def _choose(self, reason: Reason) -> None:
+        async with self._thread.lock:
+            self._chosen = reason
+            await self._runs.set_status(STATUS_OF[reason])
+
+    # ── what it keeps ────────────────────────────────────────────────────────────────────────
+
+    async def _notify(self, event: str, *args: Any) -> None:
+        """Call the hooks of an event; one that fails is noted and changes nothing."""
+        for failure in await self._hooks.fire_async(event, *args):
+            await self._record_hook_failure(failure)
+
+    async def _record_hook_failure(self, failure: HookFailure) -> None:
+        # If that fails, too: it is in the log of the process and in the lifecycle's own list as well.
+        with suppress(EverthreadError):
+            await self._failures.note(failure.error, f"hook {failure.hook} of {failure.event}")
+
+    async def _notify_tool_use(self, use: ToolUse) -> None:
+        await self._notify("on_tool_use", use)
+
+    @property
+    def thread(self) -> AsyncThread:
+        """The session's handle on its thread. What is changed through it directly is committed by
+        :meth:`save`, or together with the session's next change."""
+        return self._thread
+
+    @property
+    def state(self) -> TrackedDict:
+        """The document; see ``thread``."""
+        return self._thread.state
+
+    @cached_property
+    def work(self) -> AsyncWorkingState:
+        """Todos, context, open loops, intentions and constraints; each change is durable when it returns."""
+        from everthread.working.aio.state import AsyncWorkingState
+
+        thread = self._thread
+        return AsyncWorkingState.on(
+            thread,
+            save=thread.save,
+            lock=thread.lock,
+            hooks=self._hooks,
+            clock=thread.now_us,
+            ids=thread.new_id,
+        )
+
+    def log(self, name: str) -> AsyncMessages:
+        """A log of the thread, as ``messages`` is one."""
+        return AsyncMessages(self._thread, name)
+
+    # ── three lifetimes ──────────────────────────────────────────────────────────────────────
+
+    def set_working(self, key: str, value: Any) -> None:
+        """Keep a value in memory, until :meth:`close`."""
+        self._guard.permit()
+        self.scratch[key] = value
+
+    def get_working(self, key: str, default: Any = None) -> Any:
+        return self.scratch.get(key, default)
+
+    def clear_working(self, key: str | None = None) -> None:
+        """Forget what is under ``key``, or without one all of it."""
+        if key is None:
+            self.scratch.clear()
+        else:
+            self.scratch.pop(key, None)
+
+    async def checkpoint(self, label: str, include_keys: Iterable[str] | None = None) -> str:
+        """Keep parts of the working state at a meaningful boundary, all of it without ``include_keys``; the
+        checkpoint's id. Raises :class:`InvalidValueError` if a named key is absent."""
+        return await self._checkpoints.make(label, include_keys)
+
+    async def get_checkpoint(self, label: str) -> dict[str, Any] | None:
+        """What the newest checkpoint with this label kept, or ``None``."""
+        async with self._thread.lock:
+            return await checkpoint_parts(self._thread, label)
+
+    async def list_checkpoints(self) -> list[CheckpointRecord]:
+        """All of them, oldest first."""
+        async with self._thread.lock:
+            return await read_checkpoints(self._thread)
+
+    async def save(
+        self, label: str | None = None, metadata: Mapping[str, Any] | None = None
+    ) -> Version | None:
+        """Commit what was changed directly in ``state`` or through ``thread``."""
+        async with self._thread.writing(label=label, metadata=metadata):
+            pass
+        return self._thread.head
+
+    async def rewind(self, version: AnyVersion) -> Version:
+        """Go back to an earlier version of the thread: document, logs, tasks, working state. What was
+        uncommitted is committed first, so that the rewind can be undone."""
+        async with self._thread.lock:
+            await self.save()
+            return await self._thread.rewind(version)
+
+    async def rewind_to_checkpoint(self, label: str) -> Version:
+        """Go back to the newest checkpoint with this label; :class:`NotFoundError` if there is none."""
+        async with self._thread.lock:
+            await self.save()
+            return await self._thread.rewind(await self._checkpoints.version_of(label))
+
+    # ── the slice ────────────────────────────────────────────────────────────────────────────
+
+    def slice(self) -> dict[str, Any]:
+        """Tasks and custom state as plain data: what goes on from run to run, apart from bookkeeping."""
+        with self._thread.lock:
+            return with_both_sides(slice_of(self._thread.state.plain()))
+
+    async def merge_update(self, update: Mapping[str, Any] | None = None, /, **more: Any) -> None:
+        """Assign custom state key by key; ``tasks``, if given, replaces all tasks. One version. Bookkeeping
+        (status, turns, usage, …) that comes along is left out."""
+        if update is not None:
+            check_mapping(update, "update")
+        given = {**(update or {}), **more}
+        custom = custom_part(given)
+        tasks = checked_map(given[TASKS]) if TASKS in given else None
+        async with self._thread.writing():
+            if tasks is not None:
+                custom[TASKS] = tasks
+            self._thread.state.update(custom)
+
+    # ── decisions, errors ────────────────────────────────────────────────────────────────────
+
+    if ASYNC:
+
+        def decide(
+            self, decision: Any, rationale: Any = "", planned_action: Any = "", rejected: Iterable[Any] = ()
+        ) -> Entering[AsyncPendingDecision]:
+            """Write a decision down before acting upon it: await it, or enter it with ``async with``, and it
+            records its outcome."""
+            return Entering(self._decisions.decide(decision, rationale, planned_action, rejected))
+
+    else:
+
+        def decide(
+            self, decision: Any, rationale: Any = "", planned_action: Any = "", rejected: Iterable[Any] = ()
+        ) -> AsyncPendingDecision:
+            """Write a decision down before acting upon it. As a context manager it records its outcome."""
+            return self._decisions.decide(decision, rationale, planned_action, rejected)
+
+    async def record_outcome(self, decision_id: str, outcome: Any, *, failed: bool = False) -> DecisionRecord:
+        """Say what came of a decision. The same again changes nothing; another outcome is refused, as is an
+        unknown id: :class:`InvalidStateError`."""
+        return await self._decisions.settle(decision_id, outcome, failed)
+
+    async def incomplete_decisions(self) -> list[DecisionRecord]:
+        """What was decided, by this run or an earlier one, and has no outcome; oldest first."""
+        async with self._thread.lock:
+            return await read_open_decisions(self._thread)
+
+    @property
+    async def errors(self) -> list[ErrorRecord]:
+        """What went wrong in all runs, oldest first (the newest thousand)."""
+        async with self._journal.lock:
+            return (await read_errors(self._journal, _ERRORS_SHOWN))[::-1]
+
+    async def record_error(
+        self, error: BaseException | str, *, where: str = "", handled: str | None = None
+    ) -> ErrorRecord:
+        """Note what went wrong and what was done about it. What leaves a turn, a tool, an effect or the
+        session itself is noted without this."""
+        return await self._failures.record(error, where=where or "session", handled=handled)
+
+    async def record_handling(self, error_id: str, handled: str) -> None:
+        """Say later what was done about an error."""
+        await self._failures.handled(error_id, handled)
+
+    # ── effects ──────────────────────────────────────────────────────────────────────────────
+
+    async def call(
+        self,
+        key: str,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        verify: Callable[..., Any] | None = None,
+        retry_on: Any = (),
+        **kwargs: Any,
+    ) -> Any:
+        """Call ``fn(*args, **kwargs)``, which has an effect on the world, at most once for this key, over all
+        runs, rewinds and forks; its result, recorded or fresh.
+
+        Written down before and after. If it was begun and isn't known to have ended, ``verify``, called with
+        the same arguments, says what happened: ``True`` or ``Done(result)``: it is done; ``False``: it is run
+        again; ``None``: unknown. Without an answer :class:`InDoubtError` is raised and nothing is repeated.
+        An exception of ``fn`` is raised as it is and leaves the effect in doubt, because nobody knows how far
+        it had got, unless ``retry_on`` names it as one after which nothing has happened.
+        """
+        return await self._caller.call(make_call(key, fn, args, kwargs, verify, retry_on))
+
+    async def settle(self, key: str, outcome: Done | bool) -> None:
+        """Say what became of an effect in doubt: ``True`` or ``Done(result)``, or ``False`` if it has not
+        happened. Raises :class:`NotFoundError` if it isn't in doubt."""
+        async with self._journal.lock:
+            intent = await self._ledger.require(check_name(key, "key"))
+            await settle(self._ledger, intent, outcome, "settle")
+
+    async def accept_losses(self) -> bool:
+        """Say that nothing which the journal of this thread has lost can be called again, or that it may:
+        effects that it doesn't know count as not begun from here on. Whether it had lost anything."""
+        return await self._ledger.accept_losses()
+
+    async def in_doubt(self) -> list[EffectRecord]:
+        """Effects that were begun and are not known to have ended, except those that run just now."""
+        records = await records_of(self._thread)
+        return [
+            msgspec.structs.replace(effect, state="in_doubt")
+            for effect in records.open_effects()
+            if not self._caller.runs(effect.key)
+        ]
+
+    async def effects(self, limit: int | None = 20) -> list[EffectRecord]:
+        """The newest settled effects, newest first."""
+        return await (await records_of(self._thread)).effects(limit)
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────────
+
+    async def close(self, *, error: BaseException | None = None) -> None:
+        """End the run: save what isn't saved, tell the hooks, record the end, give the lease back. On every
+        path, and once. ``error`` is why it ends, if it failed."""
+        with self._thread.lock:
+            if self._closing:
+                return
+            self._closing = True
+        if os.getpid() != self._pid:
+            # A child that was forked off: the session is its parent's.
+            return
+        if ASYNC:
+            # Whoever is cancelled meanwhile: the lease is given back.
+            await uncancelled(self._end(error))
+        else:
+            self._end(error)
+
+    async def _end(self, error: BaseException | None) -> None:
+        end = Teardown()
+        await end.take(self._save_all)
+        await end.take(self._caller.flush)
+        reason = reason_of(error, self._chosen, error is not None and error is self._exhausted)
+        if self._guard.fenced is not None:
+            reason = "failed"
+        if reason == "failed" and error is not None:
+            await end.take(self._failures.note, error, "session")
+        total = await end.take(lambda: self._runs.total) or Total()
+        await end.take(self._notify, "on_session_end", reason, total.turns, total.usage)
+        await end.take(self._runs.end, reason, None if error is None else type(error).__name__)
+        run = msgspec.structs.replace(self._runs.current, status=STATUS_OF[reason], reason=reason)
+        self._ended = (reason, run, total)
+        await end.take(self._notify, "on_session_exit", self.sandbox_id, self.exit_snapshot, self._thread)
+        if self._parent is not None:
+            await end.take(self._parent._runs.end_child, self.session_id, total)
+        async with self._thread.lock, self._journal.lock:
+            # A tool of another thread or task finishes what it writes just now, and begins nothing more.
+            self._guard.close()
+        self._thread.end()
+        # A run that no journal tells of must not vanish: its lease shows that it began.
+        recorded = await end.take(lambda: self._runs.recorded)
+        await end.take(self._guard.lease.release if recorded else self._guard.lease.abandon)
+        self.scratch.clear()
+        await end.take(self._home.close)
+        end.conclude(error)
+
+    async def _save_all(self) -> None:
+        async with self._thread.writing():
+            await deliver(self._thread)
+
+    async def __aenter__(self) -> Self:
+        if ASYNC and not self._has_begun:
+            try:
+                await uncancelled(self._begin())
+            except BaseException as error:
+                if self._has_begun:
+                    # Cancelled while it began: nobody else will ever end it.
+                    await self.close(error=error)
+                raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        await self.close(error=error)
+        return error is not None and error is self._exhausted
+
+    def __repr__(self) -> str:
+        return f"<session {self.session_id!r}, run {self.run_id}: {self.status}>"
+
+
+# ── how a run ends ───────────────────────────────────────────────────────────────────────────────
+
+
+_STOPPED = (KeyboardInterrupt, SystemExit, GeneratorExit)
+
+
+def reason_of(error: BaseException | None, chosen: Reason | None, exhausted: bool) -> Reason:
+    """Why a run ends that leaves its block with ``error``; what was ``chosen`` before counts without one."""
+    if error is None:
+        return chosen or "completed"
+    if exhausted:
+        return "max_turns"
+    return "cancelled" if is_cancellation(error) else "failed"
+
+
+def is_cancellation(error: BaseException) -> bool:
+    """Whether somebody stopped it, rather than that it failed."""
+    # Only modules that are loaded can have raised their errors; don't load them for this.
+    kinds = [
+        getattr(sys.modules[name], "CancelledError", None)
+        for name in ("asyncio", "concurrent.futures")
+        if name in sys.modules
+    ]
+    return isinstance(error, (*_STOPPED, *(kind for kind in kinds if kind is not None)))
+
+
+class Teardown:
+    """Steps that are all taken, whatever becomes of those before; the first failure is remembered."""
+
+    def __init__(self) -> None:
+        self.failure: BaseException | None = None
+
+    async def take(self, step: Callable[..., Any], *args: Any) -> Any:
+        """What the step gives; ``None`` if it fails."""
+        try:
+            made = step(*args)
+            if ASYNC and isawaitable(made):
+                made = await made
+            return made
+        except Exception as error:
+            self.failure = self.failure or error
+        except BaseException as error:
+            # An interrupt in the middle of it: the rest is still to be done, and then it counts.
+            if self.failure is None or isinstance(self.failure, Exception):
+                self.failure = error
+        return None
+
+    def conclude(self, error: BaseException | None) -> None:
+        """Raise what failed, or make it a note to the error that is on its way already."""
+        # What was deleted meanwhile needs no end.
+        if self.failure is None or self.failure is error or isinstance(self.failure, ThreadDeletedError):
+            return
+        if error is None or not isinstance(self.failure, EverthreadError):
+            raise self.failure
+        error.add_note(f"ending the session: {self.failure}")
+
+
+# ── hooks ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def hooks_of(given: Any) -> SessionLifecycle:
+    """A :class:`SessionLifecycle` as it is, or one made from a dictionary: event → function or several."""
+    if given is None:
+        return SessionLifecycle()
+    if isinstance(given, SessionLifecycle):
+        return given
+    if not isinstance(given, Mapping):
+        raise InvalidValueError(
+            f"hooks is a SessionLifecycle or a dictionary of functions, not {type(given).__name__}",
+            path="hooks",
+        )
+    hooks = SessionLifecycle()
+    for event, functions in given.items():
+        for function in functions if isinstance(functions, list | tuple) else (functions,):
+            hooks.register(event, function)
+    return hooks

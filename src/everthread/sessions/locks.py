@@ -1,0 +1,131 @@
+"""What sessions of async callers need instead of thread locks, and work that no cancellation cuts short."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Coroutine, Generator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+
+from everthread.errors import UsageError
+
+if TYPE_CHECKING:
+    import asyncio
+
+T = TypeVar("T")
+
+# asyncio is loaded by those who are async: whoever uses a blocking store doesn't pay for it.
+
+
+class AsyncLock:
+    """A lock that belongs to a task, which may take it again.
+
+    ``with lock:`` is for what doesn't await, and does nothing: no other task runs meanwhile.
+    """
+
+    def __init__(self) -> None:
+        import asyncio
+
+        self._lock = asyncio.Lock()
+        self._owner: asyncio.Task[Any] | None = None
+        self._depth = 0
+
+    async def __aenter__(self) -> None:
+        import asyncio
+
+        me = asyncio.current_task()
+        if self._owner is None or self._owner is not me:
+            await self._lock.acquire()
+            self._owner = me
+        self._depth += 1
+
+    async def __aexit__(self, *error: object) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._owner = None
+            self._lock.release()
+
+    def __enter__(self) -> None:
+        """Nothing: see above."""
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing: see above."""
+
+
+class AsyncSignal:
+    """Given once, for tasks of one event loop."""
+
+    def __init__(self) -> None:
+        import asyncio
+
+        self._event = asyncio.Event()
+
+    def give(self) -> None:
+        self._event.set()
+
+    async def wait(self, seconds: float) -> None:
+        """Wait for it, at most so long."""
+        import asyncio
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._event.wait()
+
+
+class Signal:
+    """The same for threads."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def give(self) -> None:
+        self._event.set()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for it, at most so long."""
+        self._event.wait(seconds)
+
+
+async def uncancelled(work: Coroutine[Any, Any, T]) -> T:
+    """Do the work to its end. A cancellation is raised afterwards."""
+    import asyncio
+
+    doing = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not doing.done():
+        try:
+            await asyncio.wait({doing})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        if not doing.cancelled():
+            # Retrieved, so that asyncio doesn't log an error that the cancellation outranks.
+            doing.exception()
+        raise cancelled
+    return doing.result()
+
+
+class Entering(Generic[T]):
+    """What an async verb gives that is awaited, or entered with ``async with``."""
+
+    def __init__(self, made: Coroutine[Any, Any, T]) -> None:
+        self._made = made
+        self._entered: Any = None
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self._made.__await__()
+
+    async def __aenter__(self) -> T:
+        self._entered = await self._made
+        entered: T = await self._entered.__aenter__()
+        return entered
+
+    async def __aexit__(self, *error: Any) -> Any:
+        return await self._entered.__aexit__(*error)
+
+    def __enter__(self) -> NoReturn:
+        self._made.close()
+        raise UsageError("this belongs to an async store and is entered with: async with")
+
+    def __exit__(self, *error: object) -> None:
+        """Never reached."""

@@ -1,0 +1,245 @@
+# Generated from src/everthread/sessions/aio/run_start.py by tools/twin.py: change that, then run: make twin
+"""How a run begins: the thread, the lease, what is found, and the fence against the run before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from everthread.arguments import check_name
+from everthread.errors import (
+    ConflictError,
+    EverthreadError,
+    InvalidValueError,
+    ThreadDeletedError,
+    ThreadExistsError,
+    ThreadNotFoundError,
+)
+from everthread.sessions.lease import Lease
+from everthread.sessions.sync.fenced_thread import FencedThread, RunGuard
+from everthread.sessions.sync.journal import (
+    Runs,
+    continue_past_damage,
+    forget_a_namesake,
+    open_journal,
+    read_journal,
+)
+from everthread.sessions.sync.lease import OwnLease
+from everthread.sessions.sync.status import SessionRecords, read_records, uid_of
+from everthread.threads.sync.thread import AnyVersion, Thread
+from everthread.values import Personal
+
+if TYPE_CHECKING:
+    from everthread.threads.sync.core import Core
+    from everthread.threads.sync.store import ThreadStore
+
+
+MODES: Final = ("continue", "new", "fork")
+SYSTEM_ID: Final = "system"
+_TTL_S_MAX: Final = 1e9
+
+
+class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session was asked to be."""
+
+    name: str | None = None
+    mode: str = "continue"
+    source: str | Thread | None = None
+    at: AnyVersion | None = None
+    agent: str | None = None
+    user_id: str | None = None
+    system: Any = None
+    ttl_s: float = 300.0
+    max_turns: int | None = None
+    must_exist: bool = False
+
+    def __post_init__(self) -> None:
+        names = ((self.name, "session id"), (self.agent, "agent"), (self.user_id, "user id"))
+        for value, what in names:
+            if value is not None:
+                check_name(value, what)
+        if self.mode not in MODES:
+            raise InvalidValueError(f"mode is one of {', '.join(MODES)}, not {self.mode!r}", path="mode")
+        if (self.source is None) == (self.mode == "fork"):
+            raise InvalidValueError("a fork, and only a fork, needs its source", path="source")
+        if self.system is not None and not self.system:
+            raise InvalidValueError("the system message is empty; leave it out, or write one", path="system")
+        if type(self.ttl_s) not in (int, float) or not 0 < self.ttl_s <= _TTL_S_MAX:
+            raise InvalidValueError("lease_ttl is a number of seconds, more than none", path="lease_ttl")
+        if self.max_turns is not None and (type(self.max_turns) is not int or self.max_turns < 0):
+            raise InvalidValueError("max_turns is a whole number, or None for no limit", path="max_turns")
+
+
+class StartedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that holds its session: its handles, and what it found."""
+
+    thread: FencedThread
+    journal: FencedThread
+    guard: RunGuard
+    runs: Runs
+    uid: str
+    run_id: str
+    user_id: str | None
+    found: SessionRecords
+
+
+def begin(store: ThreadStore, options: SessionOptions, parent: Runs | None = None) -> StartedRun:
+    """Begin a run. Raises :class:`SessionBusyError` if another one holds the session.
+
+    The lease records that it has begun. A process that dies on the way leaves a lease whose process is gone,
+    and at most a run without an end.
+    """
+    core = store.core
+    run_id = core.runtime.random_bytes(6).hex()
+    name = options.name if options.name is not None else f"session/{core.runtime.random_bytes(8).hex()}"
+    thread, created = _thread(store, name, options, run_id)
+    uid = uid_of(thread)
+    ttl_us = round(options.ttl_s * 1_000_000)
+    lease = OwnLease(core, uid, run=run_id, agent=options.agent, ttl_us=ttl_us)
+    before = lease.acquire()
+    try:
+        return _started(core, name, uid, options, lease, before, created, parent)
+    except BaseException:
+        with suppress(EverthreadError):
+            lease.release(fence_due=before is not None and not before.given_back)
+        raise
+
+
+def _thread(store: ThreadStore, name: str, options: SessionOptions, run_id: str) -> tuple[Thread, bool]:
+    """The thread to work on, and whether it was created just now."""
+    if options.mode == "fork":
+        assert options.source is not None
+        source = store.thread(options.source) if isinstance(options.source, str) else options.source
+        return source.fork(name, at=options.at), False
+    thread = store.thread(name)
+    if thread.head is None and options.must_exist:
+        raise ThreadNotFoundError(f"there is no session {name!r} to restore")
+    if thread.head is None:
+        if options.system is not None:
+            # In the first version: whatever is retried, no thread is without it, or has it twice.
+            thread.messages.append(_system_message(options.system))
+        try:
+            thread.commit(metadata=_tags(options, run_id))
+            return thread, True
+        except ConflictError:
+            # Somebody created it in between.
+            thread = store.thread(name)
+    if options.mode == "new":
+        raise ThreadExistsError(
+            f"a thread named {name!r} exists already; continue it, or choose another name"
+        )
+    return thread, False
+
+
+def _system_message(system: Any) -> Any:
+    if isinstance(system, Mapping):
+        return {"id": SYSTEM_ID, **system}
+    return {"id": SYSTEM_ID, "role": "system", "content": system}
+
+
+def _tags(options: SessionOptions, run_id: str) -> dict[str, Any]:
+    tags = {"run": run_id, "agent": options.agent}
+    return {name: value for name, value in tags.items() if value is not None}
+
+
+def _started(
+    core: Core,
+    name: str,
+    uid: str,
+    options: SessionOptions,
+    lease: OwnLease,
+    before: Lease | None,
+    created: bool,
+    parent: Runs | None,
+) -> StartedRun:
+    """The handles of a run that has its lease, and what it found."""
+    guard = RunGuard(lease)
+    thread = FencedThread(core, name, guard)
+    journal = open_journal(core, uid, guard)
+    runs = Runs(journal, uid, lease.holder, parent)
+    _check_line(thread, uid)
+    tags = _tags(options, lease.holder.run)
+    found = _look(core, name, uid, before)
+    user_id = options.user_id or found.user_id
+    taken_over = before is not None and not before.given_back
+    if taken_over or found.losses is not None or user_id != found.user_id or journal.recovered is not None:
+        found = _begin_now(runs, journal, name, user_id, lambda: _look(core, name, uid, before), before)
+        if found.losses is not None:
+            # What the lease knew of is gone: the next run is to compare with what there is from here on.
+            lease.renew()
+            forget_a_namesake(core, name)
+    else:
+        runs.begin(_sealed(user_id))
+        # Another run may have taken the lease since: then what was read is that run's.
+        thread.require_lease()
+    if taken_over:
+        _fence(thread, uid, tags, found)
+    elif not created:
+        thread.tags = tags
+    runs.ask_children(core)
+    return StartedRun(
+        thread=thread,
+        journal=journal,
+        guard=guard,
+        runs=runs,
+        uid=uid,
+        run_id=lease.holder.run,
+        user_id=user_id,
+        found=found,
+    )
+
+
+def _begin_now(
+    runs: Runs,
+    journal: FencedThread,
+    name: str,
+    user_id: str | None,
+    look: Callable[[], SessionRecords],
+    before: Lease | None,
+) -> SessionRecords:
+    """Record in the journal that the run has begun; what there was by then.
+
+    After a takeover this commit is the fence: until it stands, the run before may still write there. What it
+    wrote is read again.
+    """
+    while True:
+        # First where this run stands, then what there is: if that moved in between, the commit fails.
+        journal.refresh()
+        continue_past_damage(journal, name)
+        found = look()
+        try:
+            runs.begin_now(_sealed(user_id or found.user_id), before, found.losses)
+            return found
+        except ConflictError:
+            journal.discard()
+
+
+def _fence(thread: FencedThread, uid: str, tags: Mapping[str, Any], found: SessionRecords) -> None:
+    """Commit to the thread, so that the run before can't write there any more; ``found`` follows."""
+    while True:
+        thread.refresh()
+        _check_line(thread, uid)
+        found.thread.refresh()
+        try:
+            thread.commit(metadata=tags)
+            return
+        except ConflictError:
+            thread.discard()
+
+
+def _sealed(user_id: str | None) -> Personal | None:
+    return None if user_id is None else Personal(user_id, user_id)
+
+
+def _look(core: Core, name: str, uid: str, before: Lease | None) -> SessionRecords:
+    thread = Thread(core, name)
+    _check_line(thread, uid)
+    return read_records(thread, read_journal(core, uid), before)
+
+
+def _check_line(thread: Thread, uid: str) -> None:
+    if thread.head is None or thread.uid != uid:
+        raise ThreadDeletedError(f"the thread {thread.name!r} was deleted; begin again to get a new one")

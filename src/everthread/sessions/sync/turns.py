@@ -1,0 +1,286 @@
+# Generated from src/everthread/sessions/aio/turns.py by tools/twin.py: change that, then run: make twin
+"""One turn of a run, a model call and the tools it asked for, and the messages of a session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
+
+from everthread.errors import EverthreadError, InvalidStateError, InvalidValueError
+from everthread.messages.request import (
+    Orphans,
+    Request,
+    for_anthropic,
+    for_google,
+    for_langchain,
+    for_openai_chat,
+    for_openai_responses,
+)
+from everthread.messages.shapes import enclose
+from everthread.sessions.effects import ToolUse
+from everthread.sessions.tasks import OWN, own_part
+from everthread.sessions.usage import Count, Usage, checked_counts
+from everthread.threads.twins import BlockingFace, SequenceReads
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from everthread.sessions.sync.fenced_thread import FencedThread
+    from everthread.sessions.sync.journal import Failures, Runs
+    from everthread.versions import Version
+
+
+# ── messages ────────────────────────────────────────────────────────────────────────────────────────
+
+
+INBOX = "inbox"
+
+
+class Options(TypedDict, total=False):
+    """What every ``for_…`` takes."""
+
+    shape: str | None
+    orphans: Orphans
+    reveal: bool
+
+
+class AnthropicOptions(Options, total=False):
+    cache: str | None
+
+
+class Messages(SequenceReads):
+    """A log of the session's thread, or the log ``messages``; each change is a version of its own."""
+
+    def __init__(
+        self, thread: FencedThread, name: str = "messages", permit: Callable[[], None] | None = None
+    ) -> None:
+        self._thread = thread
+        self.name = name
+        self._permit = permit
+
+    def append(self, item: Any, shape: str | None = None) -> Any:
+        """Add one item and return its id; as ``thread.messages.append``, and committed.
+
+        With a ``shape`` (one of ``everthread.messages.SHAPES``) the item is a provider's own message: it is
+        kept as it is, and its shape with it.
+        """
+        item = item if shape is None else enclose(item, shape)
+        with self._thread.writing():
+            self._check()
+            return self._thread.log(self.name).append(item)
+
+    def extend(self, items: Iterable[Any], shape: str | None = None) -> list[Any]:
+        """Append several, all or none, as one version; their ids."""
+        items = items if shape is None else [enclose(item, shape) for item in items]
+        with self._thread.writing():
+            self._check()
+            return self._thread.log(self.name).extend(items)
+
+    def truncate_from(self, message_id: Any) -> int:
+        """Remove the item with this id and all after it; how many went."""
+        with self._thread.writing():
+            self._check()
+            log = self._thread.log(self.name)
+            return log.truncate_from(message_id)
+
+    def _check(self) -> None:
+        if self._permit is not None:
+            self._permit()
+
+    def find(self, message_id: Any) -> int | None:
+        """The index of the item with this id, or ``None``."""
+        with self._thread.lock:
+            return self._thread.log(self.name).find(message_id)
+
+    def read(self, start: int = 0, stop: int | None = None) -> list[Any]:
+        """The items from ``start`` up to, not including, ``stop``; negative numbers count from the end."""
+        with self._thread.lock:
+            return self._thread.log(self.name).read(start, stop)
+
+    def __len__(self) -> int:
+        with self._thread.lock:
+            return len(self._thread.log(self.name))
+
+    # ── for a provider ───────────────────────────────────────────────────────────────────────
+
+    def for_anthropic(self, **options: Unpack[AnthropicOptions]) -> Request:
+        """All messages, ready for ``client.messages.create``, with cache points."""
+        return for_anthropic(self.read(), **options)
+
+    def for_openai_chat(self, **options: Unpack[Options]) -> Request:
+        """All messages, ready for ``client.chat.completions.create``."""
+        return for_openai_chat(self.read(), **options)
+
+    def for_openai_responses(self, **options: Unpack[Options]) -> Request:
+        """All messages, ready for ``client.responses.create``."""
+        return for_openai_responses(self.read(), **options)
+
+    def for_google(self, **options: Unpack[Options]) -> Request:
+        """All messages, ready for ``client.models.generate_content``."""
+        return for_google(self.read(), **options)
+
+    def for_langchain(self, **options: Unpack[Options]) -> Request:
+        """All messages as LangChain stores them, for ``messages_from_dict``."""
+        return for_langchain(self.read(), **options)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    def __repr__(self) -> str:
+        return f"<log {self.name!r}: {len(self)} items>"
+
+
+def post(thread: FencedThread, message: Any) -> None:
+    """Let a message wait until the turn that is under way has ended."""
+    with thread.writing():
+        own_part(thread.state).setdefault(INBOX, []).append(message)
+
+
+def deliver(thread: FencedThread) -> None:
+    """Append what waits; part of the caller's write."""
+    own = thread.state.get(OWN)
+    waiting = own.get(INBOX) if own is not None and hasattr(own, "get") else None
+    if not waiting:
+        return
+    for message in waiting.plain():
+        try:
+            thread.messages.append(message)
+        except InvalidValueError:
+            thread.messages.append(_without_id(message))
+    del own[INBOX]
+
+
+def _without_id(message: Any) -> Any:
+    """Meanwhile another message has got its id: it is kept all the same, under a new one."""
+    return {name: value for name, value in message.items() if name != "id"}
+
+
+class Turn(BlockingFace):
+    """What ``with session.turn() as t:`` gives. It is counted when it begins, also if it dies half-way.
+
+    ``number`` counts over all runs of the thread.
+    """
+
+    def __init__(
+        self,
+        thread: FencedThread,
+        runs: Runs,
+        failures: Failures,
+        notify: Callable[..., None],
+        mark: Callable[[Turn, bool], None],
+        uid: str,
+    ) -> None:
+        self._thread = thread
+        self._runs = runs
+        self._failures = failures
+        self._notify = notify
+        self._mark = mark
+        self._uid = uid
+        self._counts: dict[str, Count] = {}
+        self._open = False
+        self._start: Version | None = None
+        self.number = 0
+        self.rewound = False
+        #: As ``session.messages``, but closed with the turn: what a cancelled tool appends late is refused.
+        self.messages = Messages(thread, permit=self._permit)
+
+    # ── inside ───────────────────────────────────────────────────────────────────────────────
+
+    def message_id(self, slot: Any) -> str:
+        """An id derived from the thread, this turn and ``slot``, to append a message under: the same whenever
+        this turn asks for it, whatever ids a model provider uses again, and never that of another turn."""
+        # With the run: a journal that fell back to an older version counts turns from there once more.
+        text = f"{self._uid}\0{self._runs.run_id}\0{self.number}\0{slot}"
+        return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+    def add_usage(self, counts: Mapping[str, Count] | None = None, /, **more: Count) -> None:
+        """Count what this turn used: ``t.add_usage(input_tokens=120, output_tokens=40)``. Durable at once: it
+        is used, whatever becomes of the turn."""
+        self._check_open()
+        added = checked_counts(counts or {}, more)
+        self._runs.add_usage(added)
+        for name, count in added.items():
+            self._counts[name] = self._counts.get(name, 0) + count
+
+    @property
+    def usage(self) -> Usage:
+        """What was counted in this turn."""
+        return Usage(self._counts)
+
+    @contextmanager
+    def tool(self, name: str, *args: Any, **kwargs: Any) -> Iterator[None]:
+        """Around a tool that needs no ledger: tells ``on_tool_use``, and notes it if the tool raises."""
+        self._check_open()
+        use: dict[str, Any] = {"name": name, "args": args, "kwargs": kwargs}
+        self._notify("on_tool_use", ToolUse(phase="pre", **use))
+        try:
+            yield
+        except Exception as error:
+            self._failures.note(error, f"tool {name}")
+            self._notify("on_tool_use", ToolUse(phase="failure", error=error, **use))
+            raise
+        self._notify("on_tool_use", ToolUse(phase="post", **use))
+
+    def rewind(self) -> Version | None:
+        """Take back what this turn did to the thread: messages, tasks, working and custom state together. The
+        turn stays counted, usage and effects stay recorded, and nothing can be appended through it."""
+        with self._thread.lock:
+            self._check_open()
+            self.rewound = True
+            self._thread.discard()
+            if self._start is None or self._start is self._thread.head:
+                return self._thread.head
+            return self._thread.rewind(self._start)
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise InvalidStateError("a turn works inside its with block only")
+
+    def _permit(self) -> None:
+        self._check_open()
+        if self.rewound:
+            raise InvalidStateError(
+                f"turn {self.number} was rewound; nothing is appended through it any more"
+            )
+
+    # ── entering and leaving ─────────────────────────────────────────────────────────────────
+
+    def __enter__(self) -> Self:
+        if self.number:
+            raise InvalidStateError("a turn is entered once; begin the next with session.turn()")
+        try:
+            self._mark(self, True)
+            with self._thread.writing():
+                deliver(self._thread)
+            self.number = self._runs.begin_turn()
+            self._start = self._thread.head
+            self._open = True
+            self._notify("on_turn", self)
+        except BaseException:
+            self._open = False
+            self._mark(self, False)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._open = False
+            with self._thread.writing():
+                deliver(self._thread)
+            if isinstance(error, Exception):
+                self._failures.note(error, f"turn {self.number}")
+            self._runs.end_turn()
+        except EverthreadError as failure:
+            if error is None:
+                raise
+            # What the turn itself raised is the news; that it could not be recorded is a note to it.
+            error.add_note(f"the end of turn {self.number} could not be recorded: {failure}")
+        finally:
+            self._mark(self, False)
+
+    def __repr__(self) -> str:
+        return f"<turn {self.number}{'' if self._open else ', over'}>"
