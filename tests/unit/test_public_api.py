@@ -13,15 +13,15 @@ import everthread.errors
 API_PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 
 NAMES = """
-    ABSENT Affected AgentSession AsyncEventStream AsyncStore AsyncThread AsyncWorkingState BackupReport
-    Briefing CheckpointManager Checkpointable Config Conflict Constraint ContextItem CoolReport Corrupt
-    Damage Diff Done Erased ErasureReport Event EventStream ExportReport GcReport Hit Hits ImportReport
-    Intention KeyNeeds Keyring KeyringBackup KeyringRestored Limits Merge Opaque OpenLoop Passage
-    PendingDecision Personal Pin Place Priority RecordedStep Recovered RedactionReport RestoreReport
-    ResumeReport Retention SalvageReport SalvagedThread SessionRecords SignedHead StateStatus
-    StorageBackend Store StoreStats Task Thread ThreadInfo Todo TodoStatus Usage UserStore VerifyReport
-    Version WorkingState __version__ checkpoint derive open open_async open_keyring register
-    register_migration reveal salvage
+    ABSENT Affected AgentSession AsyncAgentSession AsyncEventStream AsyncStore AsyncThread
+    AsyncWorkingState BackupReport Briefing CheckpointManager Checkpointable Config Conflict Constraint
+    ContextItem CoolReport Corrupt Damage Diff Done Erased ErasureReport Event EventStream ExportReport
+    GcReport Hit Hits ImportReport Intention KeyNeeds Keyring KeyringBackup KeyringRestored Limits Merge
+    Opaque OpenLoop Passage PendingDecision Personal Pin Place Priority RecordedStep Recovered
+    RedactionReport RestoreReport ResumeReport Retention SalvageReport SalvagedThread SessionRecords
+    SignedHead StateStatus StorageBackend Store StoreStats Task Thread ThreadInfo Todo TodoStatus Usage
+    UserStore VerifyReport Version WorkingState __version__ checkpoint derive open open_async
+    open_keyring register register_migration reveal salvage
 """.split()
 
 ERRORS = """
