@@ -115,7 +115,7 @@ def parse_version_id(text: str) -> tuple[int, str]:
     """
     found = _VERSION_ID.fullmatch(text) if isinstance(text, str) else None
     if found is None or int(found[1]) > SEQ_MAX:
-        label = ". Of a label: next(v for v in thread.history(limit=None) if v.label == label)"
+        label = ". Of a label: thread.at(label).version"
         raise InvalidValueError(
             f"{_shortened(text)} isn't a version id; one looks like 17-{'0123456789ab' * 2}"
             + (label if isinstance(text, str) and len(text) <= _LABEL_MAX else "")

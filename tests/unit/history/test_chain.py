@@ -270,5 +270,5 @@ def test_cryptography_is_imported_only_for_signing() -> None:
 
 
 def test_who_gives_a_label_is_told_how_labels_are_found() -> None:
-    with pytest.raises(InvalidValueError, match=r"Of a label: next\(v for v in thread\.history"):
+    with pytest.raises(InvalidValueError, match=r"Of a label: thread\.at\(label\)\.version"):
         chain.parse_version_id("asked")

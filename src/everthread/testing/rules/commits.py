@@ -180,10 +180,11 @@ class VersionRules:
         thread = store.thread("a")
         talk(thread, 3)
         wrong: Any
-        for wrong in (0, -1, 4, 2**63, 10**30):
-            with raises(VersionNotFoundError):
-                thread.at(wrong)
-        for wrong in (None, True, 1.0, "", "1", "junk", "1-x", "1-" + "g" * 24, b"1", [1], object(), thread):
+        for wrong in (0, -1, 4, 2**63, 10**30, "", "4", "junk", "1-x", "1-" + "g" * 24, "1-" + "0" * 24):
+            for verb in (thread.at, thread.rewind):
+                with raises(VersionNotFoundError):
+                    verb(wrong)
+        for wrong in (None, True, 1.0, b"1", [1], object(), thread):
             for verb in (thread.at, thread.rewind):
                 with raises(UsageError):
                     verb(wrong)
