@@ -97,7 +97,7 @@ _ESSENTIAL = {Kind.RUN: 160, Kind.GOAL: 160, Kind.NEXT: 160, Kind.CALL: 110, Kin
 _TURNS = (
     (Kind.DECISION, 2),
     (Kind.TODO, 3),
-    (Kind.LOOP, 1),
+    (Kind.LOOP, 2),
     (Kind.DECIDED, 2),
     (Kind.CONTEXT, 3),
     (Kind.FAILURE, 2),
