@@ -91,7 +91,7 @@ class WorkerStore:
     def __init__(self, make: Callable[[], Store]) -> None:
         self._make = make
         self._worker = Worker("everthread-worker", _THREADS_MAX)
-        self._lock = process.fork_lock()
+        self._lock = process.ProcessLock()
         self._made: Store | None = None
         self._calls: weakref.WeakSet[_Call] = weakref.WeakSet()
         # If nobody closes the store, its threads end when it is collected.

@@ -112,7 +112,7 @@ class AsyncFencedThread(AsyncThread):
         if ASYNC:
             self.lock = AsyncLock()
         else:
-            self.lock = process.fork_rlock()
+            self.lock = process.ProcessLock()
         #: Called at the beginning of every :meth:`writing`, to put in what belongs to the same version.
         self.before_write: Callable[[], None] | None = None
         #: Metadata for the first version that this run makes of the thread.

@@ -246,7 +246,7 @@ class Claims:
 
     def __init__(self) -> None:
         # May be taken again by its thread: an interrupt, which only the main thread gets, may leave it taken.
-        self._mutex = process.fork_rlock()
+        self._mutex = process.ProcessLock()
         # Only the call itself holds its claim.
         self._held: weakref.WeakValueDictionary[str, Claim] = weakref.WeakValueDictionary()
 

@@ -300,7 +300,7 @@ class AsyncWorkingState(Notes, AwaitedFace):
             self._turn = asyncio.Lock() if lock is None else lock
             backing = Backing(name, nullcontext())
         else:
-            self._turn = process.fork_rlock() if lock is None else lock
+            self._turn = process.ProcessLock() if lock is None else lock
             backing = Backing(name, self._turn)
         self._collections = Collections(backing, context_max=config.max_context_entries, clock=clock, ids=ids)
         self._config = config

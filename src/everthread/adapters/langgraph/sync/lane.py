@@ -105,7 +105,7 @@ class Lanes:
         self._store = store
         self._lanes: OrderedDict[str, Lane] = OrderedDict()
         # Held for moments only, so that it serves both colours.
-        self._lock = process.fork_lock()
+        self._lock = process.ProcessLock()
         self._generation = process.generation
 
     def lane(self, name: str) -> Lane:
