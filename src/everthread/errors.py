@@ -31,6 +31,7 @@ EverthreadError
 └── UsageError               correct the call
     ├── InvalidStateError
     │   ├── MaxTurnsError
+    │   ├── ToolVetoError
     │   └── StoreClosedError
     ├── InvalidNameError
     ├── InvalidValueError
@@ -86,6 +87,7 @@ __all__ = [
     "ThreadDeletedError",
     "ThreadExistsError",
     "ThreadNotFoundError",
+    "ToolVetoError",
     "UnavailableError",
     "UnsupportedError",
     "UsageError",
@@ -286,11 +288,17 @@ class InvalidStateError(UsageError):
 
 
 class MaxTurnsError(InvalidStateError):
-    """The run has used up its ``max_turns``; leaving the session's block with this ends the run."""
+    """The run has used up its ``max_turns``. Leaving the session's block with this, the run is recorded as
+    ended for that reason."""
 
     def __init__(self, message: str, *, max_turns: int) -> None:
         super().__init__(message)
         self.max_turns = max_turns
+
+
+class ToolVetoError(InvalidStateError):
+    """Raised by a hook of ``on_tool_use`` before a tool runs: the tool isn't run, and whoever called it gets
+    this."""
 
 
 class StoreClosedError(InvalidStateError):

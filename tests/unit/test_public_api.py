@@ -25,7 +25,8 @@ NAMES = """
 """.split()
 
 ERRORS = """
-    EffectMismatchError InDoubtError MaxTurnsError ResultNotStoredError SessionBusyError SessionFencedError
+    EffectMismatchError InDoubtError MaxTurnsError ToolVetoError ResultNotStoredError SessionBusyError
+    SessionFencedError
     AccessError ConflictError DamageError EverthreadError FencedError InvalidNameError InvalidStateError
     InvalidValueError KeyReusedError KeyringError LimitError MergeConflictError MessageNotFoundError
     MissingDependencyError NotAStoreError NotFoundError RetryError SchemaVersionError SealError
@@ -70,14 +71,14 @@ MEMBERS = {
         mark_verified merge on open_loops past read_only reload remove_constraint remove_context remove_todo
         reopen_todo resolve_open_loop resume rewind save set_context set_intention snapshot start_todo status
         thread todos update_todo updated_at version""",
-    "AgentSession": """acall accept_losses
+    "AgentSession": """accept_losses
         add_usage agent briefing call cancel checkpoint clear_working close complete
         decide effects errors exit_reason exit_snapshot fail fence found get_checkpoint get_working heartbeat
         in_doubt incomplete_decisions list_checkpoints log max_turns merge_update messages receive
         record_error
         record_handling record_outcome restore resumed rewind rewind_to_checkpoint run run_id sandbox_id
         sandbox_ready save scratch session_id set_working settle slice state status tasks thread turn turns
-        usage user_id version wait_for_change wait_for_input work""",
+        turns_left usage user_id version wait_for_change wait_for_input work""",
     "SessionRecords": """again checkpoints decisions effect effect_count effects errors head heartbeat_us
         holder holder_alive last_run losses name open_decisions open_effects runs slice status tasks thread
         turns usage user_id version wait_for_change""",

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from everthread.arguments import check_name
+from everthread.arguments import check_mapping, check_name
 from everthread.errors import (
     ConflictError,
     EverthreadError,
+    InvalidStateError,
     InvalidValueError,
     ThreadDeletedError,
     ThreadExistsError,
@@ -28,12 +29,14 @@ from everthread.sessions.aio.journal import (
 from everthread.sessions.aio.lease import OwnLease
 from everthread.sessions.aio.status import AsyncSessionRecords, read_records, uid_of
 from everthread.sessions.lease import Lease
+from everthread.sessions.tasks import custom_part
 from everthread.threads.aio.thread import AnyVersion, AsyncThread
 from everthread.threads.twins import ASYNC
 from everthread.values import Personal
 
 if TYPE_CHECKING:
     from everthread.threads.aio.core import Core
+    from everthread.threads.aio.past import AsyncPast
     from everthread.threads.aio.store import AsyncThreadStore
 
 
@@ -52,6 +55,8 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
     agent: str | None = None
     user_id: str | None = None
     system: Any = None
+    replace_system: bool = False
+    initial: Mapping[str, Any] | None = None
     ttl_s: float = 300.0
     max_turns: int | None = None
     must_exist: bool = False
@@ -67,6 +72,11 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidValueError("a fork, and only a fork, needs its source", path="source")
         if self.system is not None and not self.system:
             raise InvalidValueError("the system message is empty; leave it out, or write one", path="system")
+        if self.initial is not None:
+            check_mapping(self.initial, "initial")
+            custom_part(self.initial)
+            if self.mode == "fork":
+                raise InvalidValueError("a fork begins with the state of its source", path="initial")
         if type(self.ttl_s) not in (int, float) or not 0 < self.ttl_s <= _TTL_S_MAX:
             raise InvalidValueError("lease_ttl is a number of seconds, more than none", path="lease_ttl")
         if self.max_turns is not None and (type(self.max_turns) is not int or self.max_turns < 0):
@@ -115,14 +125,17 @@ async def _thread(
     if options.mode == "fork":
         assert options.source is not None
         source = await store.thread(options.source) if isinstance(options.source, str) else options.source
+        await _check_system(source if options.at is None else await source.at(options.at), options)
         return await source.fork(name, at=options.at), False
     thread = await store.thread(name)
     if thread.head is None and options.must_exist:
         raise ThreadNotFoundError(f"there is no session {name!r} to restore")
     if thread.head is None:
+        # In the first version: whatever is retried, no thread is without these, or has them twice.
         if options.system is not None:
-            # In the first version: whatever is retried, no thread is without it, or has it twice.
             thread.messages.append(_system_message(options.system))
+        if options.initial is not None:
+            thread.state.update(custom_part(options.initial))
         try:
             await thread.commit(metadata=_tags(options, run_id))
             return thread, True
@@ -133,7 +146,40 @@ async def _thread(
         raise ThreadExistsError(
             f"a thread named {name!r} exists already; continue it, or choose another name"
         )
+    await _check_system(thread, options)
     return thread, False
+
+
+async def _check_system(thread: AsyncThread | AsyncPast, options: SessionOptions) -> None:
+    """Raise :class:`InvalidStateError` if the thread's own system message isn't the one that is wanted."""
+    if options.system is None or options.replace_system:
+        return
+    if not _is_same(await _own_system(thread), _system_message(options.system)):
+        raise InvalidStateError(
+            "this thread has another system message than system= says, or none; leave system= out to go on "
+            "with it, or give replace_system=True to put the new one in its place"
+        )
+
+
+async def _own_system(thread: AsyncThread | AsyncPast) -> Any:
+    """The system message that a session was begun with: the first message, unless it was taken away."""
+    for message in await thread.messages.read(0, 1):
+        if isinstance(message, Mapping) and message.get("id") == SYSTEM_ID:
+            return message
+    return None
+
+
+def _is_same(known: Any, wanted: Any) -> bool:
+    return bool(known is not None and dict(known) == {"id": SYSTEM_ID, **wanted})
+
+
+async def _replace_system(thread: AsyncFencedThread, options: SessionOptions, run_id: str) -> None:
+    """Put the wanted system message in the place of the thread's own, as one version."""
+    message = _system_message(options.system)
+    if _is_same(await _own_system(thread), message):
+        return
+    async with thread.step(("session", "system", run_id)) as step:
+        step.messages.append(message)
 
 
 def _system_message(system: Any) -> Any:
@@ -194,6 +240,8 @@ async def _started(
         await _fence(thread, uid, tags, found)
     elif not created:
         thread.tags = tags
+    if options.system is not None and options.replace_system and not created:
+        await _replace_system(thread, options, lease.holder.run)
     await runs.ask_children(core)
     return StartedRun(
         thread=thread,

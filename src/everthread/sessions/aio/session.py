@@ -19,6 +19,7 @@ from everthread.errors import (
     InvalidValueError,
     MaxTurnsError,
     ThreadDeletedError,
+    ToolVetoError,
     UsageError,
 )
 from everthread.hooks import HookFailure, SessionLifecycle
@@ -42,7 +43,7 @@ from everthread.sessions.records import (
     RunRecord,
     Status,
 )
-from everthread.sessions.tasks import TASKS, checked_map, custom_part, slice_of, with_both_sides
+from everthread.sessions.tasks import custom_part, slice_of
 from everthread.sessions.usage import Count, Total, Usage, checked_counts
 from everthread.threads.aio.thread import AnyVersion, AsyncThread
 from everthread.threads.twins import ASYNC, AwaitedFace
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
     from everthread.working.aio.state import AsyncWorkingState
 
 
-MAX_TURNS = 50
 LEASE_TTL_S = 300.0
 _ERRORS_SHOWN = 1_000
 
@@ -74,13 +74,15 @@ class AsyncAgentSession(AwaitedFace):
 
     ``mode``: ``"continue"`` the thread (it is created if there is none), ``"new"`` (raises
     :class:`ThreadExistsError` if there is one), or ``"fork"`` from ``source``, at a version if ``at`` names
-    one. ``system`` is the first message of a thread that is created. ``lease_ttl`` is how many seconds after
-    its last write or :meth:`heartbeat` another process may take the session over, if it can't see that this
-    one is dead. ``parent`` is the session that this is a subagent of.
+    one. ``system`` is the first message of a thread that is created, ``initial`` its custom state. On a
+    thread that exists, a ``system`` that isn't its own raises, unless ``replace_system`` says that it shall
+    take the other's place. After ``max_turns`` turns :meth:`turn` raises :class:`MaxTurnsError`.
+    ``lease_ttl`` is how many seconds after its last write or :meth:`heartbeat` another process may take the
+    session over, if it can't see that this one is dead. ``parent`` is the session that this is a subagent of.
 
-    Tools may run in several threads: :meth:`call`, ``messages``, ``tasks`` and the rest take turns. ``work``
-    and ``state`` are for one thread at a time. Raises :class:`SessionBusyError` if another live run holds the
-    thread, and :class:`SessionFencedError` from the first write after another one has taken over.
+    Tools may run in several threads or tasks: :meth:`call`, ``messages``, ``tasks`` and the rest take turns.
+    ``work`` and ``state`` are for one thread at a time. Raises :class:`SessionBusyError` if another live run
+    holds the thread, and :class:`SessionFencedError` from the first write after another one has taken over.
     """
 
     def __init__(
@@ -90,12 +92,14 @@ class AsyncAgentSession(AwaitedFace):
         *,
         agent: str | None = None,
         store: Any = None,
-        max_turns: int | None = MAX_TURNS,
+        max_turns: int | None = None,
         hooks: Any = None,
         mode: str = "continue",
         source: str | AsyncThread | None = None,
         at: AnyVersion | None = None,
         system: Any = None,
+        replace_system: bool = False,
+        initial: Mapping[str, Any] | None = None,
         lease_ttl: float = LEASE_TTL_S,
         parent: AsyncAgentSession | None = None,
         _must_exist: bool = False,
@@ -113,6 +117,8 @@ class AsyncAgentSession(AwaitedFace):
             agent=agent,
             user_id=user_id,
             system=system,
+            replace_system=replace_system,
+            initial=initial,
             ttl_s=lease_ttl,
             max_turns=max_turns,
             must_exist=_must_exist,
@@ -228,6 +234,11 @@ class AsyncAgentSession(AwaitedFace):
         return self._totals().turns
 
     @property
+    def turns_left(self) -> int | None:
+        """How many turns this run may still begin; ``None`` without ``max_turns``."""
+        return None if self.max_turns is None else max(0, self.max_turns - self.run.turns)
+
+    @property
     def usage(self) -> Usage:
         """What all runs on this thread used, subagents included."""
         return self._totals().usage
@@ -290,10 +301,10 @@ class AsyncAgentSession(AwaitedFace):
     # ── while it runs ────────────────────────────────────────────────────────────────────────
 
     def turn(self) -> AsyncTurn:
-        """The next turn, to be entered with ``with``. Raises :class:`MaxTurnsError` if none is left: leaving
-        the session's block with that ends the run, with ``max_turns`` as the reason, and goes no further."""
+        """The next turn, to be entered with ``with``. Raises :class:`MaxTurnsError` if ``turns_left`` is 0:
+        leaving the session's block with that ends the run, with ``max_turns`` as the reason."""
         self._guard.permit()
-        if self.max_turns is not None and self._runs.current.turns >= self.max_turns:
+        if self.max_turns is not None and not self.turns_left:
             used = counted(self.max_turns, "turn")
             self._exhausted = MaxTurnsError(
                 f"this run has used its {used}; end it, or begin one with more max_turns",
@@ -363,8 +374,11 @@ class AsyncAgentSession(AwaitedFace):
     # ── what it keeps ────────────────────────────────────────────────────────────────────────
 
     async def _notify(self, event: str, *args: Any) -> None:
-        """Call the hooks of an event; one that fails is noted and changes nothing."""
-        for failure in await self._hooks.fire_async(event, *args):
+        """Call the hooks of an event; one that fails is noted and changes nothing. Before a tool runs, a
+        :class:`ToolVetoError` of theirs is raised."""
+        vetoed = event == "on_tool_use" and args[0].phase == "pre"
+        passing = (ToolVetoError,) if vetoed else ()
+        for failure in await self._hooks.fire_async(event, *args, passing=passing):
             await self._record_hook_failure(failure)
 
     async def _record_hook_failure(self, failure: HookFailure) -> None:
@@ -461,21 +475,18 @@ class AsyncAgentSession(AwaitedFace):
     # ── the slice ────────────────────────────────────────────────────────────────────────────
 
     def slice(self) -> dict[str, Any]:
-        """Tasks and custom state as plain data: what goes on from run to run, apart from bookkeeping."""
+        """Tasks and custom state as plain data: what goes on from run to run, apart from bookkeeping. Tasks
+        are pairs of id and fields; :meth:`merge_update` takes all of it back."""
         with self._thread.lock:
-            return with_both_sides(slice_of(self._thread.state.plain()))
+            return slice_of(self._thread.state.plain())
 
     async def merge_update(self, update: Mapping[str, Any] | None = None, /, **more: Any) -> None:
         """Assign custom state key by key; ``tasks``, if given, replaces all tasks. One version. Bookkeeping
         (status, turns, usage, …) that comes along is left out."""
         if update is not None:
             check_mapping(update, "update")
-        given = {**(update or {}), **more}
-        custom = custom_part(given)
-        tasks = checked_map(given[TASKS]) if TASKS in given else None
+        custom = custom_part({**(update or {}), **more})
         async with self._thread.writing():
-            if tasks is not None:
-                custom[TASKS] = tasks
             self._thread.state.update(custom)
 
     # ── decisions, errors ────────────────────────────────────────────────────────────────────
@@ -600,7 +611,10 @@ class AsyncAgentSession(AwaitedFace):
         if reason == "failed" and error is not None:
             await end.take(self._failures.note, error, "session")
         total = await end.take(lambda: self._runs.total) or Total()
-        await end.take(self._notify, "on_session_end", reason, total.turns, total.usage)
+        own = await end.take(lambda: self._runs.current)
+        own_turns, own_usage = (0, Usage()) if own is None else (own.turns, own.usage)
+        told = (reason, total.turns, total.usage, own_turns, own_usage)
+        await end.take(self._notify, "on_session_end", *told)
         await end.take(self._runs.end, reason, None if error is None else type(error).__name__)
         run = msgspec.structs.replace(self._runs.current, status=STATUS_OF[reason], reason=reason)
         self._ended = (reason, run, total)
@@ -635,9 +649,8 @@ class AsyncAgentSession(AwaitedFace):
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
+    ) -> None:
         await self.close(error=error)
-        return error is not None and error is self._exhausted
 
     def __repr__(self) -> str:
         return f"<session {self.session_id!r}, run {self.run_id}: {self.status}>"

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from everthread.arguments import check_name
+from everthread.arguments import check_mapping, check_name
 from everthread.errors import (
     ConflictError,
     EverthreadError,
+    InvalidStateError,
     InvalidValueError,
     ThreadDeletedError,
     ThreadExistsError,
@@ -29,11 +30,13 @@ from everthread.sessions.sync.journal import (
 )
 from everthread.sessions.sync.lease import OwnLease
 from everthread.sessions.sync.status import SessionRecords, read_records, uid_of
+from everthread.sessions.tasks import custom_part
 from everthread.threads.sync.thread import AnyVersion, Thread
 from everthread.values import Personal
 
 if TYPE_CHECKING:
     from everthread.threads.sync.core import Core
+    from everthread.threads.sync.past import Past
     from everthread.threads.sync.store import ThreadStore
 
 
@@ -52,6 +55,8 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
     agent: str | None = None
     user_id: str | None = None
     system: Any = None
+    replace_system: bool = False
+    initial: Mapping[str, Any] | None = None
     ttl_s: float = 300.0
     max_turns: int | None = None
     must_exist: bool = False
@@ -67,6 +72,11 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidValueError("a fork, and only a fork, needs its source", path="source")
         if self.system is not None and not self.system:
             raise InvalidValueError("the system message is empty; leave it out, or write one", path="system")
+        if self.initial is not None:
+            check_mapping(self.initial, "initial")
+            custom_part(self.initial)
+            if self.mode == "fork":
+                raise InvalidValueError("a fork begins with the state of its source", path="initial")
         if type(self.ttl_s) not in (int, float) or not 0 < self.ttl_s <= _TTL_S_MAX:
             raise InvalidValueError("lease_ttl is a number of seconds, more than none", path="lease_ttl")
         if self.max_turns is not None and (type(self.max_turns) is not int or self.max_turns < 0):
@@ -113,14 +123,17 @@ def _thread(store: ThreadStore, name: str, options: SessionOptions, run_id: str)
     if options.mode == "fork":
         assert options.source is not None
         source = store.thread(options.source) if isinstance(options.source, str) else options.source
+        _check_system(source if options.at is None else source.at(options.at), options)
         return source.fork(name, at=options.at), False
     thread = store.thread(name)
     if thread.head is None and options.must_exist:
         raise ThreadNotFoundError(f"there is no session {name!r} to restore")
     if thread.head is None:
+        # In the first version: whatever is retried, no thread is without these, or has them twice.
         if options.system is not None:
-            # In the first version: whatever is retried, no thread is without it, or has it twice.
             thread.messages.append(_system_message(options.system))
+        if options.initial is not None:
+            thread.state.update(custom_part(options.initial))
         try:
             thread.commit(metadata=_tags(options, run_id))
             return thread, True
@@ -131,7 +144,40 @@ def _thread(store: ThreadStore, name: str, options: SessionOptions, run_id: str)
         raise ThreadExistsError(
             f"a thread named {name!r} exists already; continue it, or choose another name"
         )
+    _check_system(thread, options)
     return thread, False
+
+
+def _check_system(thread: Thread | Past, options: SessionOptions) -> None:
+    """Raise :class:`InvalidStateError` if the thread's own system message isn't the one that is wanted."""
+    if options.system is None or options.replace_system:
+        return
+    if not _is_same(_own_system(thread), _system_message(options.system)):
+        raise InvalidStateError(
+            "this thread has another system message than system= says, or none; leave system= out to go on "
+            "with it, or give replace_system=True to put the new one in its place"
+        )
+
+
+def _own_system(thread: Thread | Past) -> Any:
+    """The system message that a session was begun with: the first message, unless it was taken away."""
+    for message in thread.messages.read(0, 1):
+        if isinstance(message, Mapping) and message.get("id") == SYSTEM_ID:
+            return message
+    return None
+
+
+def _is_same(known: Any, wanted: Any) -> bool:
+    return bool(known is not None and dict(known) == {"id": SYSTEM_ID, **wanted})
+
+
+def _replace_system(thread: FencedThread, options: SessionOptions, run_id: str) -> None:
+    """Put the wanted system message in the place of the thread's own, as one version."""
+    message = _system_message(options.system)
+    if _is_same(_own_system(thread), message):
+        return
+    with thread.step(("session", "system", run_id)) as step:
+        step.messages.append(message)
 
 
 def _system_message(system: Any) -> Any:
@@ -179,6 +225,8 @@ def _started(
         _fence(thread, uid, tags, found)
     elif not created:
         thread.tags = tags
+    if options.system is not None and options.replace_system and not created:
+        _replace_system(thread, options, lease.holder.run)
     runs.ask_children(core)
     return StartedRun(
         thread=thread,

@@ -19,6 +19,7 @@ from everthread.errors import (
     InvalidValueError,
     MaxTurnsError,
     ThreadDeletedError,
+    ToolVetoError,
 )
 from everthread.hooks import HookFailure, SessionLifecycle
 from everthread.sessions.effects import Done, ToolUse, make_call
@@ -40,7 +41,7 @@ from everthread.sessions.sync.run_start import SessionOptions, StartedRun, begin
 from everthread.sessions.sync.status import records_of
 from everthread.sessions.sync.tasks import Tasks
 from everthread.sessions.sync.turns import Messages, Turn, deliver, post
-from everthread.sessions.tasks import TASKS, checked_map, custom_part, slice_of, with_both_sides
+from everthread.sessions.tasks import custom_part, slice_of
 from everthread.sessions.usage import Count, Total, Usage, checked_counts
 from everthread.threads.sync.thread import AnyVersion, Thread
 from everthread.threads.twins import BlockingFace
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
     from everthread.working.sync.state import WorkingState
 
 
-MAX_TURNS = 50
 LEASE_TTL_S = 300.0
 _ERRORS_SHOWN = 1_000
 
@@ -72,13 +72,15 @@ class AgentSession(BlockingFace):
 
     ``mode``: ``"continue"`` the thread (it is created if there is none), ``"new"`` (raises
     :class:`ThreadExistsError` if there is one), or ``"fork"`` from ``source``, at a version if ``at`` names
-    one. ``system`` is the first message of a thread that is created. ``lease_ttl`` is how many seconds after
-    its last write or :meth:`heartbeat` another process may take the session over, if it can't see that this
-    one is dead. ``parent`` is the session that this is a subagent of.
+    one. ``system`` is the first message of a thread that is created, ``initial`` its custom state. On a
+    thread that exists, a ``system`` that isn't its own raises, unless ``replace_system`` says that it shall
+    take the other's place. After ``max_turns`` turns :meth:`turn` raises :class:`MaxTurnsError`.
+    ``lease_ttl`` is how many seconds after its last write or :meth:`heartbeat` another process may take the
+    session over, if it can't see that this one is dead. ``parent`` is the session that this is a subagent of.
 
-    Tools may run in several threads: :meth:`call`, ``messages``, ``tasks`` and the rest take turns. ``work``
-    and ``state`` are for one thread at a time. Raises :class:`SessionBusyError` if another live run holds the
-    thread, and :class:`SessionFencedError` from the first write after another one has taken over.
+    Tools may run in several threads or tasks: :meth:`call`, ``messages``, ``tasks`` and the rest take turns.
+    ``work`` and ``state`` are for one thread at a time. Raises :class:`SessionBusyError` if another live run
+    holds the thread, and :class:`SessionFencedError` from the first write after another one has taken over.
     """
 
     def __init__(
@@ -88,12 +90,14 @@ class AgentSession(BlockingFace):
         *,
         agent: str | None = None,
         store: Any = None,
-        max_turns: int | None = MAX_TURNS,
+        max_turns: int | None = None,
         hooks: Any = None,
         mode: str = "continue",
         source: str | Thread | None = None,
         at: AnyVersion | None = None,
         system: Any = None,
+        replace_system: bool = False,
+        initial: Mapping[str, Any] | None = None,
         lease_ttl: float = LEASE_TTL_S,
         parent: AgentSession | None = None,
         _must_exist: bool = False,
@@ -111,6 +115,8 @@ class AgentSession(BlockingFace):
             agent=agent,
             user_id=user_id,
             system=system,
+            replace_system=replace_system,
+            initial=initial,
             ttl_s=lease_ttl,
             max_turns=max_turns,
             must_exist=_must_exist,
@@ -214,6 +220,11 @@ class AgentSession(BlockingFace):
         return self._totals().turns
 
     @property
+    def turns_left(self) -> int | None:
+        """How many turns this run may still begin; ``None`` without ``max_turns``."""
+        return None if self.max_turns is None else max(0, self.max_turns - self.run.turns)
+
+    @property
     def usage(self) -> Usage:
         """What all runs on this thread used, subagents included."""
         return self._totals().usage
@@ -276,10 +287,10 @@ class AgentSession(BlockingFace):
     # ── while it runs ────────────────────────────────────────────────────────────────────────
 
     def turn(self) -> Turn:
-        """The next turn, to be entered with ``with``. Raises :class:`MaxTurnsError` if none is left: leaving
-        the session's block with that ends the run, with ``max_turns`` as the reason, and goes no further."""
+        """The next turn, to be entered with ``with``. Raises :class:`MaxTurnsError` if ``turns_left`` is 0:
+        leaving the session's block with that ends the run, with ``max_turns`` as the reason."""
         self._guard.permit()
-        if self.max_turns is not None and self._runs.current.turns >= self.max_turns:
+        if self.max_turns is not None and not self.turns_left:
             used = counted(self.max_turns, "turn")
             self._exhausted = MaxTurnsError(
                 f"this run has used its {used}; end it, or begin one with more max_turns",
@@ -349,8 +360,11 @@ class AgentSession(BlockingFace):
     # ── what it keeps ────────────────────────────────────────────────────────────────────────
 
     def _notify(self, event: str, *args: Any) -> None:
-        """Call the hooks of an event; one that fails is noted and changes nothing."""
-        for failure in self._hooks.fire(event, *args):
+        """Call the hooks of an event; one that fails is noted and changes nothing. Before a tool runs, a
+        :class:`ToolVetoError` of theirs is raised."""
+        vetoed = event == "on_tool_use" and args[0].phase == "pre"
+        passing = (ToolVetoError,) if vetoed else ()
+        for failure in self._hooks.fire(event, *args, passing=passing):
             self._record_hook_failure(failure)
 
     def _record_hook_failure(self, failure: HookFailure) -> None:
@@ -445,21 +459,18 @@ class AgentSession(BlockingFace):
     # ── the slice ────────────────────────────────────────────────────────────────────────────
 
     def slice(self) -> dict[str, Any]:
-        """Tasks and custom state as plain data: what goes on from run to run, apart from bookkeeping."""
+        """Tasks and custom state as plain data: what goes on from run to run, apart from bookkeeping. Tasks
+        are pairs of id and fields; :meth:`merge_update` takes all of it back."""
         with self._thread.lock:
-            return with_both_sides(slice_of(self._thread.state.plain()))
+            return slice_of(self._thread.state.plain())
 
     def merge_update(self, update: Mapping[str, Any] | None = None, /, **more: Any) -> None:
         """Assign custom state key by key; ``tasks``, if given, replaces all tasks. One version. Bookkeeping
         (status, turns, usage, …) that comes along is left out."""
         if update is not None:
             check_mapping(update, "update")
-        given = {**(update or {}), **more}
-        custom = custom_part(given)
-        tasks = checked_map(given[TASKS]) if TASKS in given else None
+        custom = custom_part({**(update or {}), **more})
         with self._thread.writing():
-            if tasks is not None:
-                custom[TASKS] = tasks
             self._thread.state.update(custom)
 
     # ── decisions, errors ────────────────────────────────────────────────────────────────────
@@ -569,7 +580,10 @@ class AgentSession(BlockingFace):
         if reason == "failed" and error is not None:
             end.take(self._failures.note, error, "session")
         total = end.take(lambda: self._runs.total) or Total()
-        end.take(self._notify, "on_session_end", reason, total.turns, total.usage)
+        own = end.take(lambda: self._runs.current)
+        own_turns, own_usage = (0, Usage()) if own is None else (own.turns, own.usage)
+        told = (reason, total.turns, total.usage, own_turns, own_usage)
+        end.take(self._notify, "on_session_end", *told)
         end.take(self._runs.end, reason, None if error is None else type(error).__name__)
         run = msgspec.structs.replace(self._runs.current, status=STATUS_OF[reason], reason=reason)
         self._ended = (reason, run, total)
@@ -596,9 +610,8 @@ class AgentSession(BlockingFace):
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
+    ) -> None:
         self.close(error=error)
-        return error is not None and error is self._exhausted
 
     def __repr__(self) -> str:
         return f"<session {self.session_id!r}, run {self.run_id}: {self.status}>"
