@@ -41,6 +41,7 @@ from everthread.working.items import (
     check_version,
 )
 from everthread.working.reads import StateReads, id_in
+from everthread.working.turn import AsyncTurn
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -295,9 +296,7 @@ class AsyncWorkingState(Notes, AwaitedFace):
         check_hooks(hooks)
         if ASYNC:
             # What doesn't wait needs no lock: no other task comes in between.
-            import asyncio
-
-            self._turn = asyncio.Lock() if lock is None else lock
+            self._turn = AsyncTurn() if lock is None else lock
             backing = Backing(name, nullcontext())
         else:
             self._turn = process.ProcessLock() if lock is None else lock
