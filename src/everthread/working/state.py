@@ -553,10 +553,10 @@ class WorkingState(Notes):
         state._written("on_fork")
         return state
 
-    def merge(self, other: WorkingState, *, resolve: Any = None) -> Merge:
+    def merge(self, other: WorkingState, *, resolve: Any = None, unrelated: bool = False) -> Merge:
         """Bring in what ``other`` did since both went apart: see :meth:`Thread.merge`."""
         with self._backing.lock:
-            merged = self._own_thread("merge").merge(other.thread, resolve=resolve)
+            merged = self._own_thread("merge").merge(other.thread, resolve=resolve, unrelated=unrelated)
             self._view.due = bool(merged)
         if merged:
             self._written("on_save")

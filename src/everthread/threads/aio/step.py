@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from everthread.arguments import check_mapping, check_name
 from everthread.codec import records
-from everthread.errors import ConflictError, FencedError, InvalidStateError, InvalidValueError, UsageError
+from everthread.errors import (
+    ConflictError,
+    FencedError,
+    InvalidStateError,
+    InvalidValueError,
+    StateCorruptedError,
+    UsageError,
+    VersionPrunedError,
+)
 from everthread.history.logs import EMPTY_LOG
 from everthread.threads.aio.commit import write_alone
 from everthread.threads.aio.core import key_hash
@@ -426,11 +435,26 @@ async def list_steps(handle: Handle, line: Line, memo: Memo) -> AsyncIterator[Re
                 line, STEP_LOG, first, last, memo.recent.get(STEP_LOG), handle.open_seal
             )
         for record in reversed(found):
-            version = (await reader.version(line, record["seq"], gone=True))[0]
             yield RecordedStep(
                 key=records.step_key(record["key"])[0],
                 slot=record["slot"],
                 attempt=record["attempt"],
                 result=record["result"],
-                version=version,
+                version=await _recorded_by(handle, line, memo, record),
             )
+
+
+async def _recorded_by(handle: Handle, line: Line, memo: Memo, record: Any) -> Version:
+    """The version that recorded a step."""
+    core, key, seq = handle.core, records.step_key(record["key"])[0], record["seq"]
+    if seq <= memo.seq:
+        with suppress(VersionPrunedError, StateCorruptedError):
+            version = (await core.reader.version(line, seq, gone=True))[0]
+            if (version.step, version.slot) == (key, record["slot"]):
+                return version
+    # A line that was made anew from a damaged one numbers its versions itself.
+    hashed = key_hash(b"step", records.step_text(key, record["slot"]))
+    for place, (_, _, at) in await KeyFinder(core, line, memo).steps(hashed):
+        if at >= 0:
+            return (await core.reader.version(*place, gone=True))[0]
+    raise StateCorruptedError(f"no version recorded the step {key!r} of {line.name!r}", where=line.name)

@@ -5,12 +5,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from everthread.arguments import check_mapping, check_name
 from everthread.codec import records
-from everthread.errors import ConflictError, FencedError, InvalidStateError, InvalidValueError
+from everthread.errors import (
+    ConflictError,
+    FencedError,
+    InvalidStateError,
+    InvalidValueError,
+    StateCorruptedError,
+    VersionPrunedError,
+)
 from everthread.history.logs import EMPTY_LOG
 from everthread.threads.colours import BlockingFace
 from everthread.threads.sync.commit import write_alone
@@ -416,11 +424,26 @@ def list_steps(handle: Handle, line: Line, memo: Memo) -> Iterator[RecordedStep]
         for first, last in state.ranges(start, min(start + _PAGE, state.length)):
             found += reader.items(line, STEP_LOG, first, last, memo.recent.get(STEP_LOG), handle.open_seal)
         for record in reversed(found):
-            version = (reader.version(line, record["seq"], gone=True))[0]
             yield RecordedStep(
                 key=records.step_key(record["key"])[0],
                 slot=record["slot"],
                 attempt=record["attempt"],
                 result=record["result"],
-                version=version,
+                version=_recorded_by(handle, line, memo, record),
             )
+
+
+def _recorded_by(handle: Handle, line: Line, memo: Memo, record: Any) -> Version:
+    """The version that recorded a step."""
+    core, key, seq = handle.core, records.step_key(record["key"])[0], record["seq"]
+    if seq <= memo.seq:
+        with suppress(VersionPrunedError, StateCorruptedError):
+            version = (core.reader.version(line, seq, gone=True))[0]
+            if (version.step, version.slot) == (key, record["slot"]):
+                return version
+    # A line that was made anew from a damaged one numbers its versions itself.
+    hashed = key_hash(b"step", records.step_text(key, record["slot"]))
+    for place, (_, _, at) in KeyFinder(core, line, memo).steps(hashed):
+        if at >= 0:
+            return (core.reader.version(*place, gone=True))[0]
+    raise StateCorruptedError(f"no version recorded the step {key!r} of {line.name!r}", where=line.name)
