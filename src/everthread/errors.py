@@ -134,7 +134,8 @@ class MergeConflictError(ConflictError):
 
 
 class FencedError(RetryError):
-    """A newer attempt of this step has been entered; this one may not write any more."""
+    """This attempt of a step may not write any more: a newer one has been entered, or a rewind has left the
+    version behind that it was entered on."""
 
     def __init__(self, message: str, *, attempt: int, newest: int) -> None:
         super().__init__(message)

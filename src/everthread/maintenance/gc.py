@@ -223,21 +223,22 @@ class Cleaner:
     @contextmanager
     def _announced(self, family: Family) -> Iterator[None]:
         """Within the block whoever pins a version of this family waits: the pins have been read already."""
-        name = f"{PRUNING}{next(iter(family.lines.values())).root}/{self._token}"
-        self._announce(name, there=True)
+        self._announce(family, there=True)
         try:
             yield
         finally:
-            self._announce(name, there=False)
+            self._announce(family, there=False)
 
-    def _announce(self, name: str, *, there: bool) -> None:
-        if self._dry_run:
+    def _announce(self, family: Family, *, there: bool) -> None:
+        """Say, once more before each line, that this family is being pruned; or that it isn't any more."""
+        first = next(iter(family.lines.values()))
+        if self._dry_run or first.space != self.core.space:
             return
         backend, space = self.core.backend, journals.space_beside(self.core.space, PINS)
-        cell = backend.cell(space, name, self.core.runtime.now_us())
+        name, now_us = f"{PRUNING}{first.root}/{self._token}", self.core.runtime.now_us()
+        cell = backend.cell(space, name, now_us)
         if cell is not None or there:
             revision = cell.revision if cell is not None else 0
-            now_us = self.core.runtime.now_us()
             backend.swap(space, name, revision, b"" if there else None, now_us, durable=False)
 
     def _add_pins(self, family: Family, pins: Pins) -> None:
@@ -263,6 +264,7 @@ class Cleaner:
             if self._dry_run:
                 self._count(pruning.count(), 0)
                 continue
+            self._announce(family, there=True)
             before = self.core.backend.usage(line.id)
             self._fold(line, kept[line.id])
             gone = pruning.run()

@@ -6,8 +6,8 @@ import asyncio
 
 
 class AsyncTurn:
-    """Entered with ``async with``. Not to be taken again by the task that has it. It belongs to the event loop
-    that runs: in a later one it is free, whatever an earlier one left behind."""
+    """Entered with ``async with``. Not to be taken again by the task that has it. It belongs to the event
+    loop that runs: in a later one it is free, whatever an earlier one left behind."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None

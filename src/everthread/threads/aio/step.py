@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from everthread.arguments import check_mapping, check_name
 from everthread.codec import records
-from everthread.errors import ConflictError, FencedError, InvalidStateError, InvalidValueError, UsageError
+from everthread.errors import (
+    ConflictError,
+    FencedError,
+    InvalidStateError,
+    InvalidValueError,
+    StateCorruptedError,
+    UsageError,
+    VersionPrunedError,
+)
 from everthread.history.logs import EMPTY_LOG
 from everthread.threads.aio.commit import write_alone
 from everthread.threads.aio.core import key_hash
@@ -141,8 +150,10 @@ class AsyncStep(AwaitedFace):
         #: The version that the handle stood on then: its hash, and the line and number that it has.
         self._entered: bytes | None = None
         self._stood: tuple[Line, int] | None = None
-        #: What is to be done again: the number of that version, where its record is, and how to take it back.
-        self._former: tuple[int, int] | None = None
+        #: What is to be done again: the versions that recorded it, newest first, where the record of the
+        #: newest is, and how to take them back.
+        self._former: list[tuple[Line, int]] = []
+        self._former_at = -1
         self._undo: Undo | None = None
         self.done = False
         self.result: Any = None
@@ -212,11 +223,11 @@ class AsyncStep(AwaitedFace):
             self._entered = handle.head.hash
             seq = handle.head.seq
             self._stood = (await thread.core.reader.owner(handle.line, seq), seq)
-        if self._former is not None:
+        if self._former:
             # Above all attempts that were ever recorded or let in: these may not write any more.
             self.attempt = max(self.attempt, entered + 1)
             try:
-                self._undo = await Undo.of(handle, self._former[0])
+                self._undo = await Undo.of(handle, self._former)
                 await self._undo.show()
             except BaseException:
                 handle.drop_changes()
@@ -243,9 +254,10 @@ class AsyncStep(AwaitedFace):
             return highest
         (owner, seq), (_, _, at) = recorded
         if self._redo:
-            if leaving and (self._former is None or self._former[0] != seq):
+            if leaving and (not self._former or self._former[0][1] != seq):
                 raise self._fenced("somebody else recorded it meanwhile", highest)
-            self._former = (seq, at)
+            self._former = [place for place, (_, _, position) in found if position >= 0]
+            self._former_at = at
             return highest
         self.result = (await read_record(self._handle, line, head, at))["result"]
         self.version = (await reader.version(owner, seq, gone=True))[0]
@@ -349,14 +361,14 @@ class AsyncStep(AwaitedFace):
             "result": self.result,
         }
         position = steps._current.count
-        former = None if self._former is None else steps._current.index_of(self._former[1])
+        former = steps._current.index_of(self._former_at) if self._former else None
         steps._add(handle.lower(record, "step"), None, former, 0 if former is None else 1)
         return position
 
     async def _place(self) -> None:
         """Put the step's items into the handle's logs: by id where they are known, else in slot order. What
         is done again takes the place of what was there."""
-        places = await self._undo.apply() if self._undo is not None else {}
+        places = self._undo.apply() if self._undo is not None else {}
         for name, log in self._logs.items():
             target = self._handle.log(name)
             at = places[name] if name in places else await self._place_of_slot(name)
@@ -426,11 +438,26 @@ async def list_steps(handle: Handle, line: Line, head: CachedHead) -> AsyncItera
                 line, STEP_LOG, first, last, head.recent.get(STEP_LOG), handle.open_seal
             )
         for record in reversed(found):
-            version = (await reader.version(line, record["seq"], gone=True))[0]
             yield RecordedStep(
                 key=records.step_key(record["key"])[0],
                 slot=record["slot"],
                 attempt=record["attempt"],
                 result=record["result"],
-                version=version,
+                version=await _recorded_by(handle, line, memo, record),
             )
+
+
+async def _recorded_by(handle: Handle, line: Line, memo: Memo, record: Any) -> Version:
+    """The version that recorded a step."""
+    core, key, seq = handle.core, records.step_key(record["key"])[0], record["seq"]
+    if seq <= memo.seq:
+        with suppress(VersionPrunedError, StateCorruptedError):
+            version = (await core.reader.version(line, seq, gone=True))[0]
+            if (version.step, version.slot) == (key, record["slot"]):
+                return version
+    # A line that was made anew from a damaged one numbers its versions itself.
+    hashed = key_hash(b"step", records.step_text(key, record["slot"]))
+    for place, (_, _, at) in await KeyFinder(core, line, memo).steps(hashed):
+        if at >= 0:
+            return (await core.reader.version(*place, gone=True))[0]
+    raise StateCorruptedError(f"no version recorded the step {key!r} of {line.name!r}", where=line.name)
