@@ -443,21 +443,21 @@ async def list_steps(handle: Handle, line: Line, head: CachedHead) -> AsyncItera
                 slot=record["slot"],
                 attempt=record["attempt"],
                 result=record["result"],
-                version=await _recorded_by(handle, line, memo, record),
+                version=await _recorded_by(handle, line, head, record),
             )
 
 
-async def _recorded_by(handle: Handle, line: Line, memo: Memo, record: Any) -> Version:
+async def _recorded_by(handle: Handle, line: Line, head: CachedHead, record: Any) -> Version:
     """The version that recorded a step."""
     core, key, seq = handle.core, records.step_key(record["key"])[0], record["seq"]
-    if seq <= memo.seq:
+    if seq <= head.seq:
         with suppress(VersionPrunedError, StateCorruptedError):
             version = (await core.reader.version(line, seq, gone=True))[0]
             if (version.step, version.slot) == (key, record["slot"]):
                 return version
     # A line that was made anew from a damaged one numbers its versions itself.
     hashed = key_hash(b"step", records.step_text(key, record["slot"]))
-    for place, (_, _, at) in await KeyFinder(core, line, memo).steps(hashed):
+    for place, (_, _, at) in await KeyFinder(core, line, head).steps(hashed):
         if at >= 0:
             return (await core.reader.version(*place, gone=True))[0]
     raise StateCorruptedError(f"no version recorded the step {key!r} of {line.name!r}", where=line.name)
