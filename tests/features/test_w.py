@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import datetime as dt
 import json
 import os
@@ -10,15 +12,18 @@ import sys
 import threading
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import everthread
 from everthread import (
+    AsyncWorkingState,
     Config,
     ConflictError,
     EverthreadError,
     InvalidStateError,
+    InvalidValueError,
     LimitError,
     SchemaVersionError,
     StateCorruptedError,
@@ -27,6 +32,7 @@ from everthread import (
     StorageBackend,
     StorageWriteError,
     Store,
+    UsageError,
     WorkingState,
 )
 from everthread.codec import CURRENT_SCHEMA_VERSION, migrate
@@ -34,9 +40,8 @@ from everthread.diff import StateDiffer
 from everthread.hooks import SessionLifecycle
 from everthread.recovery import SelfHealer
 
-#: On async stores a session has the same todos, context, loops, intentions and constraints (rows N and Z).
 pytestmark = pytest.mark.blocking(
-    "WorkingState opens its store itself and edits in memory: async code calls it, too, and awaits nothing"
+    "AsyncWorkingState has tests of its own: test_W1_async_on_every_store, and tests/unit/working"
 )
 
 NO_SET_UP = """
@@ -539,3 +544,243 @@ def test_W14_a_newer_payload_is_refused() -> None:
     with pytest.raises(SchemaVersionError):
         migrate({"schema_version": CURRENT_SCHEMA_VERSION + 1})
     assert issubclass(everthread.SchemaVersionError, everthread.EverthreadError)
+
+
+ORIGINAL = {
+    "id": "0f1e2d3c-4b5a-4978-8695-a4b3c2d1e0f1",
+    "session_id": "run 7",
+    "schema_version": 1,
+    "todos": [
+        {
+            "id": "t1",
+            "content": "pay",
+            "status": "IN_PROGRESS",
+            "priority": "HIGH",
+            "timestamp": 1_700_000_000,
+        },
+        {"id": "t2", "content": "ask", "status": "COMPLETED", "completed_at": "2026-01-02T03:04:05+00:00"},
+    ],
+    "context": [
+        {"key": "branch", "value": "main", "timestamp": "2026-01-01T00:00:00+00:00", "category": "git"},
+        {"key": "unit", "value": {"value": 1, "timestamp": 5, "of": "m"}},
+    ],
+    "open_loops": [{"id": "l1", "description": "Ann owes a file", "timestamp": "2026-01-01T00:00:00+00:00"}],
+    "intentions": [{"intention": "compare", "timestamp": "2026-01-01T00:00:00+00:00"}],
+    "constraints": [],
+}
+
+
+def in_original_names(state: WorkingState) -> None:
+    """All of ORIGINAL is there, under the names that things have here."""
+    assert [(todo.id, todo.status, todo.priority) for todo in state.todos] == [
+        ("t1", "in_progress", "high"),
+        ("t2", "completed", "medium"),
+    ]
+    assert state.todos[0].created_at == dt.datetime.fromtimestamp(1_700_000_000, dt.UTC)
+    began = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    assert {key: item.created_at for key, item in state.context.items()} == {"branch": began, "unit": None}
+    assert state.get_context("unit") == {"value": 1, "timestamp": 5, "of": "m"}, "a value is left alone"
+    assert state.snapshot()["context"]["branch"]["category"] == "git"
+    assert (state.open_loops[0].created_at, state.get_intention()) == (began, "compare")
+    assert state.intentions[0].created_at == began
+
+
+def test_W14_payloads_in_the_originals_field_names_load_whole() -> None:
+    kept = copy.deepcopy(ORIGINAL)
+    assert SelfHealer.validate(ORIGINAL).errors == ()
+    healed = SelfHealer.recover(ORIGINAL)
+    assert healed.recovery.complete
+    in_original_names(healed)
+    of_migrate = SelfHealer.recover(migrate(ORIGINAL))
+    assert of_migrate.recovery.complete
+    in_original_names(of_migrate)
+    assert not StateDiffer.diff(ORIGINAL, healed)
+    assert kept == ORIGINAL, "the argument is left alone"
+    once = migrate(ORIGINAL)
+    assert migrate(once) == once
+
+    single = {"todos": [], "intention": "the only one"}
+    assert SelfHealer.recover(single).get_intention() == "the only one"
+    assert migrate(single)["intentions"] == [{"text": "the only one"}]
+    empty = SelfHealer.recover({"schema_version": 1, "context": [], "todos": ["x"]})
+    assert (empty.recovery.complete, empty.context, migrate({"context": []})["context"]) == (True, {}, {})
+    own = {**healed.snapshot(), "intention": "a field of somebody's own"}
+    assert migrate(own) == own, "where there is a list, it is none of ours"
+
+
+def test_W14_the_healer_migrates() -> None:
+    old = {"todos": ["pay"]}
+    assert SelfHealer.migrate(old) == migrate(old)
+    assert "schema_version" not in SelfHealer.migrate({"todos": ["pay"]}, 0)
+    with pytest.raises(SchemaVersionError):
+        SelfHealer.migrate({"schema_version": CURRENT_SCHEMA_VERSION + 1})
+
+
+def add_owner(payload: dict[str, Any]) -> dict[str, Any]:
+    for todo in payload["todos"]:
+        todo["owner"] = "nobody"
+    return payload
+
+
+def rename_branch(payload: dict[str, Any]) -> dict[str, Any]:
+    payload["context"]["git branch"] = payload["context"].pop("branch")
+    return {**payload, "renamed": True}
+
+
+def test_W14_migrations_of_ones_own(store: Store) -> None:
+    state = WorkingState(store=store, thread="bot")
+    state.add_todo("pay")
+    state.set_context("branch", "main")
+    id = state.save()
+
+    first = WorkingState.load(id, Config(migrations=[add_owner]), store=store)
+    assert first.status == "DIRTY", "changed, and nothing is written before the next save"
+    assert len(list(first.history())) == 1
+    assert first.snapshot()["todos"][0]["owner"] == "nobody"
+    first.save()
+    again = WorkingState.load(id, Config(migrations=[add_owner]), store=store)
+    assert (again.status, again.snapshot()["migrations_applied"]) == ("LOADED", 1)
+
+    both = Config(migrations=[add_owner, rename_branch])
+    second = WorkingState(both, store=store, thread="bot")
+    assert list(second.context) == ["git branch"]
+    assert second.snapshot()["renamed"] is True
+    second.save()
+    assert list(second.at(1).context) == ["branch"], "older versions stay as they were"
+    assert second.history(None) is not None
+    with pytest.raises(SchemaVersionError, match="newer program"):
+        WorkingState.load(id, Config(migrations=[add_owner]), store=store)
+    assert WorkingState.load(id, store=store).status == "LOADED", "who has none of them has no say"
+    old = second.fork("old", at=1)
+    assert (list(old.context), old.status) == (["git branch"], "DIRTY")
+
+    new = WorkingState(both, store=store)
+    new.add_todo("of today")
+    assert "owner" not in WorkingState.load(new.save(), both, store=store).snapshot()["todos"][0]
+
+
+def test_W14_a_migration_that_fails_changes_nothing(store: Store) -> None:
+    state = WorkingState(store=store, thread="bot")
+    state.add_todo("pay")
+    id = state.save()
+    for broken, word in ((rename_branch, "rename_branch, failed"), (lambda payload: None, "must return")):
+        config = Config(migrations=[broken])  # type: ignore[list-item]
+        with pytest.raises(InvalidStateError, match=word):
+            WorkingState.load(id, config, store=store)
+        healed = SelfHealer.recover(state, config)
+        assert (len(healed.todos), healed.recovery.complete) == (1, False), "recover() raises for nothing"
+        assert healed.snapshot()["migrations_applied"] == 0
+    assert WorkingState.load(id, store=store).snapshot() == state.snapshot()
+    migrated = SelfHealer.migrate(state.snapshot(), migrations=[add_owner])
+    assert migrated["todos"][0]["owner"] == "nobody"
+    for wrong in (7, [7], "x"):
+        with pytest.raises(InvalidValueError):
+            Config(migrations=wrong)  # type: ignore[arg-type]
+
+
+def test_W11_assigning_hooks_fails_with_a_word_about_the_argument(store: Store) -> None:
+    state = WorkingState(store=store)
+    state.add_todo("x")
+    before = state.snapshot()
+    with pytest.raises(UsageError, match="hooks="):
+        state._hooks = SessionLifecycle()
+    assert state.snapshot() == before
+    assert state.save() == state.id
+
+
+@pytest.mark.parametrize("form", [Path, str])
+def test_W14_a_file_from_elsewhere_is_loaded_by_its_path(store: Store, tmp_path: Path, form: Any) -> None:
+    path = tmp_path / f"{ORIGINAL['id']}.json"
+    path.write_text(json.dumps(ORIGINAL))
+    told: list[str] = []
+    hooks = SessionLifecycle()
+    hooks.register("on_load", lambda state: told.append(state.id))
+    state = WorkingState.load(form(path), store=store, hooks=hooks)
+    in_original_names(state)
+    assert (state.id, state.status, told) == (ORIGINAL["id"], "DIRTY", [ORIGINAL["id"]])
+    assert list(store.threads()) == [], "nothing is written before it is saved"
+    assert state.save() == ORIGINAL["id"]
+    in_original_names(WorkingState.load(state.id, store=store))
+    assert WorkingState.resume(config=Config(session_id="run 7"), store=store).id == state.id
+    with pytest.raises(InvalidStateError, match="already"):
+        WorkingState.load(form(path), store=store)
+
+
+def test_W14_a_view_of_another_place_is_loaded_by_its_path(tmp_path: Path) -> None:
+    there = Config(storage_backend=StorageBackend.JSON, storage_path=tmp_path / "there")
+    state = WorkingState(there)
+    state.add_todo("x")
+    state.save()
+    here = Config(storage_path=tmp_path / "here.db")
+    loaded = WorkingState.load(tmp_path / "there" / f"{state.id}.json", here)
+    assert (loaded.id, loaded.todos) == (state.id, state.todos)
+    assert "everthread" not in loaded.snapshot()
+
+
+def test_W14_a_file_that_cannot_be_read_whole_is_refused(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    with pytest.raises(StateNotFoundError, match="No such file"):
+        WorkingState.load(path, store=store)
+    for text in ("{ half a fi", "[" * 100_000, '{"todos": [{"content": 7}]}', "[]"):
+        path.write_text(text)
+        with pytest.raises(StateCorruptedError, match=r"state\.json"):
+            WorkingState.load(path, store=store)
+    path.write_text(json.dumps({"schema_version": 99}))
+    with pytest.raises(SchemaVersionError):
+        WorkingState.load(path, store=store)
+    path.write_text(json.dumps({"todos": ["pay"]}))
+    assert uuid.UUID(WorkingState.load(path, store=store).id), "a name that is no id: it gets one"
+    assert list(store.threads()) == []
+
+
+def test_W1_async_on_every_store(url: str) -> None:
+    async def main() -> None:
+        async with everthread.open_async(str(url)) as store:
+            async with AsyncWorkingState(store=store, thread="bot", auto_save=True) as state:
+                todo = await state.add_todo("pay", priority="high")
+                await asyncio.gather(
+                    state.complete_todo(todo),
+                    state.set_context("branch", "main"),
+                    state.set_intention("compare"),
+                    state.add_constraint("never"),
+                )
+                await state.resolve_open_loop(await state.add_open_loop("Ann owes us a file"))
+            others = [await AsyncWorkingState(store=store, thread="bot") for _ in range(3)]
+            await asyncio.gather(*(other.set_context(str(n), n) for n, other in enumerate(others)))
+            await asyncio.gather(*(other.save() for other in others))
+            loaded = await AsyncWorkingState.load(state.id, store=store)
+            assert (loaded.todos[0].status, loaded.get_intention()) == ("completed", "compare")
+            assert (sorted(loaded.context), len(loaded.constraints)) == (["0", "1", "2", "branch"], 1)
+            assert (await AsyncWorkingState.resume(store=store)).id == state.id
+            fork = await loaded.fork("what-if", at=1)
+            assert fork.todos[0].status == "pending"
+            await fork.add_todo("of the fork")
+            await fork.save()
+            assert await loaded.merge(fork)
+            await loaded.rewind(1)
+            assert [version.kind async for version in loaded.history(2)] == ["rewind", "merge"]
+        # On a store of its own, by its URL.
+        async with AsyncWorkingState(store=str(url), thread="bot") as again:
+            assert [todo.content for todo in again.todos] == ["pay"]
+
+    asyncio.run(main())
+
+
+def test_W2_repeating_what_is_so_already_writes_no_version(store: Store) -> None:
+    changes: list[str] = []
+    hooks = SessionLifecycle()
+    hooks.register("on_change", lambda state: changes.append("change"))
+    state = WorkingState(Config(auto_save=True), store=store, thread="bot", hooks=hooks)
+    todo = state.add_todo("x", priority="low")
+    for move in (state.start_todo, state.complete_todo, state.cancel_todo, state.reopen_todo):
+        moved = move(todo)
+        before, told = state.version, len(changes)
+        assert move(todo) == moved
+        assert state.update_todo(todo) == moved
+        assert state.update_todo(todo, content="x", priority="low") == moved
+        assert (state.version, len(changes)) == (before, told)
+    assert state.update_todo(todo, content="y").content == "y"
+    assert state.version != before
+    past = state.at(1)
+    with pytest.raises(InvalidStateError, match="read only"):
+        past.reopen_todo(todo)

@@ -14,6 +14,7 @@ API_PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 
 NAMES = """
     ABSENT Affected AgentSession AsyncAgentSession AsyncEventStream AsyncStore AsyncThread Briefing
+    AsyncWorkingState
     CheckpointManager
     Checkpointable Config Conflict Constraint ContextItem CoolReport Corrupt Damage Diff Done Erased
     ErasureReport Event
@@ -66,7 +67,7 @@ MEMBERS = {
     "ResumeReport": """blocked constraints contradicted crashed decisions facts fresh goal heard_us in_doubt
         in_flight in_progress losses made_us open_loops plain problems ready run stale status summary thread
         todos turns unverifiable version""",
-    "WorkingState": """add_constraint add_open_loop add_todo at cancel_todo close closed complete_todo
+    "WorkingState": """add_constraint add_open_loop add_todo apply at cancel_todo close closed complete_todo
         constraints context discard fork get_context get_intention get_todo history id intentions load
         mark_verified merge on open_loops past read_only reload remove_constraint remove_context remove_todo
         reopen_todo resolve_open_loop resume rewind save set_context set_intention snapshot start_todo status

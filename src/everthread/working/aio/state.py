@@ -255,7 +255,8 @@ class AsyncWorkingState(Notes, AwaitedFace):
     name, which other parts of the program may use as well. A new state opens nothing before it is saved.
 
     Several objects, also in several processes, may be on the same thread: at saving, their changes are
-    brought together. One object may be used by several threads of execution, but not the handle beneath it.
+    brought together. One object may be used by several threads of execution, or tasks of an event loop, but
+    not the handle beneath it.
     Close it, or use it as a context manager: leaving the block without an exception saves what isn't saved.
     """
 
@@ -515,7 +516,8 @@ class AsyncWorkingState(Notes, AwaitedFace):
     async def _show(self) -> None:
         """Bring the readable view up to date, if there is one and it isn't."""
         async with self._turn:
-            if self._backing.dirty:
+            # Closed meanwhile, its next load mends the view.
+            if self._backing.closed or self._backing.dirty:
                 return
             if self._view.due and self._view.exists:
                 snapshot, version = self.snapshot(), self.version
@@ -658,9 +660,11 @@ class AsyncWorkingState(Notes, AwaitedFace):
         """Release the store; what isn't saved is given up. May be called twice."""
         if not self.closed:
             await self._notifier.notify("on_close", self)
-            self._backing.close()
-            if self._home is not None:
-                await self._home.close()
+            # After a save that is under way.
+            async with self._turn:
+                self._backing.close()
+                if self._home is not None:
+                    await self._home.close()
 
     async def __aenter__(self) -> Self:
         self._backing.check_open()

@@ -105,8 +105,9 @@ def borrow(url: str) -> _Open:
                 entry = _open[url] = _Open(url, made)
                 entry.count = 1
                 return entry
-        # Somebody else has opened it meanwhile.
-        made.close()
+        # Somebody else has opened it meanwhile. What is in memory may be shared by both.
+        if not url.startswith("memory:"):
+            made.close()
 
 
 def _leave(entry: _Open) -> bool:
