@@ -245,6 +245,9 @@ class AsyncFencedThread(AsyncThread):
             except BaseException:
                 # Whether it was written nobody knows: the next one looks first.
                 self._unsure = True
+                if not ASYNC:
+                    # An interrupt may have left this set, where the commit ended.
+                    self.handle.writing = False
                 if clean:
                     with suppress(EverthreadError):
                         await self.discard()
