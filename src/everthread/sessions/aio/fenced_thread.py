@@ -23,7 +23,7 @@ from everthread.threads.aio.core import Core
 from everthread.threads.aio.step import AsyncStep
 from everthread.threads.aio.thread import AnyVersion, AsyncThread
 from everthread.threads.document import TrackedDict
-from everthread.threads.twins import ASYNC
+from everthread.threads.twins import ASYNC, pause_async
 from everthread.versions import Version
 
 _TRIES = 100
@@ -228,6 +228,10 @@ class AsyncFencedThread(AsyncThread):
         If it fails, the changes of the block are taken back, unless there were uncommitted ones before: then
         all of them wait for the next commit. Not for nesting: an inner block would commit the outer one's.
         """
+        if ASYNC:
+            # Commits that shared a sync end at the same moment: between two writes of each, the others and
+            # whatever else waits have their turn.
+            await pause_async(0)
         async with self.lock:
             if self._guard is not None:
                 # First of all: in a forked child even reading fails, with an error of the store.
@@ -242,6 +246,9 @@ class AsyncFencedThread(AsyncThread):
             except BaseException:
                 # Whether it was written nobody knows: the next one looks first.
                 self._unsure = True
+                if not ASYNC:
+                    # An interrupt may have left this set, where the commit ended.
+                    self.handle.writing = False
                 if clean:
                     with suppress(EverthreadError):
                         await self.discard()

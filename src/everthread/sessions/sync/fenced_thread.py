@@ -238,6 +238,7 @@ class FencedThread(Thread):
             except BaseException:
                 # Whether it was written nobody knows: the next one looks first.
                 self._unsure = True
+                self.handle.writing = False
                 if clean:
                     with suppress(EverthreadError):
                         self.discard()
