@@ -64,10 +64,10 @@ class Floor(EverthreadSaver):
         super().__init__(path)
         self.prepare(0, {"role": "user", "content": "the first version makes the line"})
         super().save()
-        memo = self.thread.handle.head
-        assert memo is not None
+        head = self.thread.handle.head
+        assert head is not None
         self.connection = writer_of(self)
-        self.line, self.seq, self.hash, self.id = 1, memo.seq, memo.hash, memo.version.id
+        self.line, self.seq, self.hash, self.id = 1, head.seq, head.hash, head.version.id
         self.count = 1
 
     def save(self) -> None:

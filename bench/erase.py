@@ -46,7 +46,7 @@ READER = """
         while not select.select([sys.stdin], [], [], 0)[0]:
             started = time.perf_counter()
             store.thread("other").state.plain()
-            store.core.memos.clear()
+            store.core.head_cache.clear()
             longest, count = max(longest, time.perf_counter() - started), count + 1
     print(longest, count, flush=True)
 """

@@ -166,7 +166,7 @@ def resume(report: Report, uri: str) -> None:
         def read(name: str) -> None:
             backend: Any = store.core.backend
             backend._known.clear()
-            store.core.memos.clear()
+            store.core.head_cache.clear()
             thread = store.thread(name)
             assert thread.state["step"] >= 0
             assert len(thread.messages[-20:]) == 20

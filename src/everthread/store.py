@@ -15,8 +15,8 @@ from everthread.limits import DEFAULT_LIMITS, Limits
 from everthread.maintenance.store import MaintainedStore
 from everthread.maintenance.unfinished import LIFETIMES, cut_short, forget_old, left
 from everthread.stores.urls import default_url, open_backend
-from everthread.threads.colours import iterated
 from everthread.threads.runtime import Runtime
+from everthread.threads.twins import iterated
 
 if TYPE_CHECKING:
     from everthread.briefing.selection import Briefing

@@ -38,8 +38,8 @@ from everthread.stores.offloaded import Offloaded
 from everthread.stores.tracing import VERBS
 from everthread.stores.urls import connect_async, default_url, open_backend, over_network
 from everthread.threads.aio.store import AsyncThreadStore
-from everthread.threads.colours import Arriving, streamed
 from everthread.threads.runtime import Runtime
+from everthread.threads.twins import Arriving, streamed
 
 if TYPE_CHECKING:
     from everthread.detectors import Detector
@@ -78,7 +78,7 @@ class WorkerStore:
     def __init__(self, make: Callable[[], Store]) -> None:
         self._make = make
         self._worker = Worker("everthread-worker", _THREADS_MAX)
-        self._lock = process.fork_lock()
+        self._lock = process.ProcessLock()
         self._made: Store | None = None
         self._calls: weakref.WeakSet[_Call] = weakref.WeakSet()
         # If nobody closes the store, its threads end when it is collected.
@@ -289,7 +289,7 @@ def on_worker(
         finally:
             if rewrites_history:
                 # Cached heads may show what is no longer stored under the same hash.
-                self.core.memos.clear()
+                self.core.head_cache.clear()
 
     return call
 

@@ -253,7 +253,7 @@ class StoreMachine(RuleBasedStateMachine):
     def new_handle(self, number: int, store: int, cold: bool) -> None:
         names = sorted({"one", "two", *self.model.lines})
         if cold:
-            self.stores[store % len(self.stores)].core.memos.clear()
+            self.stores[store % len(self.stores)].core.head_cache.clear()
         self.add(names[number % len(names)], store)
 
     @rule()
@@ -581,7 +581,7 @@ class MemoryMachine(StoreMachine):
 
     def reopen_stores(self) -> None:
         for store in self.stores:
-            store.core.memos.clear()
+            store.core.head_cache.clear()
 
 
 class SqliteMachine(StoreMachine):

@@ -326,5 +326,5 @@ def remove_versions(store: ThreadStore, name: str, keys: frozenset[str]) -> bool
     pins.add_past(core.reader, line, rows[0].seq if rows else line.parent_seq)
     cleaner = Cleaner(core, _WithoutKeys(keep_last=1, gone=keys), dry_run=False, progress=None)
     cleaner.prune_family([line], pins)
-    core.memos.slot(line.uid).forget()
+    core.head_cache.slot(line.uid).forget()
     return True

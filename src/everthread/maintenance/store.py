@@ -160,5 +160,5 @@ class MaintainedStore(ThreadStore):
             raise NotAStoreError(words) from error
         finally:
             # Also if the answer doesn't come: it may have been done.
-            self.core.memos.clear()
+            self.core.head_cache.clear()
         return RestoreReport(doubtful=ledgers.mark())

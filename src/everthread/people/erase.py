@@ -55,8 +55,8 @@ from everthread.stores.contract import (
     StaleCell,
     split_keys,
 )
-from everthread.threads.colours import pause
 from everthread.threads.sync.thread import Thread
+from everthread.threads.twins import pause
 
 if TYPE_CHECKING:
     from everthread.keyring.keyring import Keyring

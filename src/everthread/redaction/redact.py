@@ -30,7 +30,6 @@ from everthread.process import here
 from everthread.redaction.report import Place, Redaction, RedactionReport
 from everthread.redaction.scan import Scanner, needle_of
 from everthread.stores.contract import DAMAGED, DELTA, PACK, PRUNED, SEAL_SEQ, Line, Prune, Row
-from everthread.threads.colours import pause
 from everthread.threads.lifetimes import has_expired
 from everthread.threads.reports import Progress
 from everthread.threads.runtime import Runtime
@@ -38,6 +37,7 @@ from everthread.threads.sync.core import Core
 from everthread.threads.sync.fold import tag_value
 from everthread.threads.sync.journals import beside, told_as
 from everthread.threads.sync.thread import Thread
+from everthread.threads.twins import pause
 
 _TRIES = 5
 #: How often the index is asked for while others write, and the pause in between.
@@ -127,7 +127,7 @@ class Redactor:
                 _ThreadRedactor(self, line).fold()
                 metadata_redactor.look_at(line)
         metadata_redactor.run()
-        self._core.memos.clear()
+        self._core.head_cache.clear()
 
     def _line(self, line: Line) -> None:
         if self._is_empty(line):
@@ -135,7 +135,7 @@ class Redactor:
         for _ in range(_TRIES):
             redacting = _ThreadRedactor(self, line)
             done = redacting.run()
-            self._core.memos.clear()
+            self._core.head_cache.clear()
             if done:
                 self.threads += redacting.changed
                 return
@@ -449,7 +449,7 @@ class MetadataRedactor:
         written to as of the moment of its newest version, so that it stays expired."""
         core = copy.copy(self._core)
         core.space = line.space
-        core.memos.clear()
+        core.head_cache.clear()
         found = self._backend.find(line.space, line.name)
         if found is None or found.line.id != line.id:
             return None
@@ -639,7 +639,7 @@ def purge(core: Core, names: list[str], purge_s: float) -> tuple[str, ...]:
     intentions: the text in them goes first."""
     for name in names:
         begin(core, name, work(core, REDACTION))
-    core.memos.clear()
+    core.head_cache.clear()
     # Also if nothing was found: somebody may have been killed before this.
     purged = core.backend.purge(purge_s)
     for name in [] if purged.waiting else names:

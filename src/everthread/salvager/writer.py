@@ -223,7 +223,7 @@ class Writer:
             if found is None:
                 raise StateCorruptedError(f"{self.line.name!r} isn't found in the new store")
             core = self._core
-            core.memos.slot(self.line.uid).memo = core.maintain(self.line, core.head(found))
+            core.head_cache.slot(self.line.uid).head = core.maintain(self.line, core.head(found))
 
     def used(self) -> dict[str, int]:
         """How many positions each log has used."""

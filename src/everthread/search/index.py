@@ -23,7 +23,7 @@ from everthread.stores.contract import Covered, Text
 
 if TYPE_CHECKING:
     from everthread.stores.contract import Found, Line
-    from everthread.threads.head_cache import Memo
+    from everthread.threads.head_cache import CachedHead
     from everthread.threads.sync.core import Core
 
 #: Items that are read at a time.
@@ -87,15 +87,15 @@ class Indexer:
         if newest is not None and current and mark.version == version_id(newest.seq, newest.hash):
             self._note(line, mark)
             return
-        memo = self._core.head(found)
-        version = memo.version.id
+        head = self._core.head(found)
+        version = head.version.id
         if current and mark.version == version:
             self._note(line, mark)
             return
         if packed is not None and not self._leads_here(line, mark.version):
             self._core.backend.forget_texts(self._core.space, [line.uid])
             packed, mark = None, Mark()
-        gathered = TextReader(self._core, line, memo)
+        gathered = TextReader(self._core, line, head)
         update = Update(self._core, line.uid, version, packed, mark)
         for log in sorted({*gathered.logs, *mark.logs}):
             self._cover_log(update, gathered, line, log)
@@ -283,25 +283,25 @@ class Owners:
 class TextReader:
     """A thread at its newest version, to be read from."""
 
-    def __init__(self, core: Core, line: Line, memo: Memo) -> None:
+    def __init__(self, core: Core, line: Line, head: CachedHead) -> None:
         self._core = core
         self._line = line
-        self._memo = memo
+        self._head = head
 
     @property
     def logs(self) -> dict[str, LogState]:
         """The logs that are the caller's, by name."""
-        return {name: state for name, state in self._memo.logs.items() if "\0" not in name}
+        return {name: state for name, state in self._head.logs.items() if "\0" not in name}
 
     @cached_property
     def entries(self) -> list[Entry]:
         """The texts of the document."""
-        document = lift(self._memo.build_document())
+        document = lift(self._head.build_document())
         return list(document_entries(document)) if isinstance(document, dict) else []
 
     def items(self, log: str, first: int, last: int) -> Iterator[tuple[int, Any]]:
         """The items at the positions ``[first, last)`` of a log, each with its position."""
-        recent = self._memo.recent.get(log)
+        recent = self._head.recent.get(log)
         for start in range(first, last, BATCH):
             stop = min(start + BATCH, last)
             items = self._core.reader.items(self._line, log, start, stop, recent, None)

@@ -341,7 +341,7 @@ class Claims:
 
     def __init__(self) -> None:
         # May be taken again by its thread: an interrupt, which only the main thread gets, may leave it taken.
-        self._mutex = process.fork_rlock()
+        self._mutex = process.ProcessLock()
         self._held: dict[str, Claim] = {}
 
     def take(self, key: str, mine: Claim) -> Claim | None:

@@ -106,7 +106,7 @@ class FencedThread(Thread):
         #: ``None`` for handles that the threads layer makes from this class: these are ordinary ones.
         self._guard = guard
         #: For everything that a session does with this handle: its tools may run in several threads.
-        self.lock = process.fork_rlock()
+        self.lock = process.ProcessLock()
         #: Called at the beginning of every :meth:`writing`, to put in what belongs to the same version.
         self.before_write: Callable[[], None] | None = None
         #: Metadata for the first version that this run makes of the thread.

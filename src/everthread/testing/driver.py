@@ -46,7 +46,7 @@ from everthread.threads.aio.past import AsyncPast
 from everthread.threads.aio.step import AsyncStep, AsyncStepLog
 from everthread.threads.aio.thread import AsyncThread
 from everthread.threads.aio.update import AsyncDraft
-from everthread.threads.colours import SequenceReads
+from everthread.threads.twins import SequenceReads
 from everthread.threads.validation import validator
 
 __all__ = ["aside", "drive", "open_driven", "run"]

@@ -21,9 +21,10 @@ __all__ = ["Document", "TrackedDict", "TrackedList"]
 #: What ``cut`` says of a document or log: nothing is amiss, a change is under way (or was interrupted), and
 #: nothing has been changed since a write began.
 WHOLE, CUT, UNTOUCHED = 0, 1, 2
-#: What is said to whoever uses a handle while another thread of execution commits through it.
+#: What is said to whoever uses a handle while a commit through it is under way.
 SHARED = (
-    "another thread is committing through this handle; give each thread a handle of its own: store.thread()"
+    "another thread, or what a signal handler interrupted, is committing through this handle; "
+    "give each thread a handle of its own: store.thread()"
 )
 
 

@@ -1,20 +1,18 @@
 """What a store remembers of the heads it has seen, so that a new handle on a known head reads one row.
 
-A memo is only ever used after its hash has been found again in the store, and the hash covers the
-line's whole past: a memo can be missing, it can't be wrong.
+A head is only ever used after its hash has been found again in the store, and the hash covers the
+line's whole past: a head can be missing, it can't be wrong.
 """
 
 from __future__ import annotations
 
-import os
-import threading
-import weakref
 from bisect import bisect_left
 from collections import OrderedDict
 from typing import Any
 
 import msgspec
 
+from everthread import process
 from everthread.codec import records
 from everthread.codec.records import Change, array, item_print, join_run
 from everthread.codec.values import decode, encode_stored
@@ -27,7 +25,7 @@ from everthread.versions import Version
 #: (position of the first item, number of items, encoded block)
 Block = tuple[int, int, bytes]
 #: (encoded block, number of its items that come before the wanted ones)
-Held = tuple[bytes, int]
+BlockPart = tuple[bytes, int]
 
 #: Log items kept per line, and lines kept per store.
 _RECENT_BYTES = 192 * 1024
@@ -65,7 +63,7 @@ class Recent(msgspec.Struct, frozen=True):
             blocks = [*blocks[:count], block]
         return Recent(blocks, count + 1, self.bytes + len(block[2]))
 
-    def between(self, start: int, stop: int) -> Held | None:
+    def between(self, start: int, stop: int) -> BlockPart | None:
         """One block that holds ``[start, stop)``, and how many before; ``None`` if not all are here."""
         blocks, end = self.blocks, self.count
         # The position alone comes before a block there: no two positions are the same.
@@ -113,10 +111,10 @@ class Costs(msgspec.Struct, frozen=True):
     keyframe_bytes: int = 0
 
 
-class Memo(msgspec.Struct, frozen=True):
+class CachedHead(msgspec.Struct, frozen=True):
     """A head: its document as bytes plus the changes since, its logs, and the newest items.
 
-    ``changes`` and ``recent`` are shared with later memos, which only append; the counts say what is ours.
+    ``changes`` and ``recent`` are shared with later heads, which only append; the counts say what is ours.
     """
 
     seq: int
@@ -135,7 +133,7 @@ class Memo(msgspec.Struct, frozen=True):
     rows_since: int = 0
     bytes_since: int = 0
     #: The line's unfolded records, where all of them were written here, so that folding needn't read them:
-    #: as many as ``costs.tail_rows`` says. Shared with later memos, as above.
+    #: as many as ``costs.tail_rows`` says. Shared with later heads, as above.
     singles: list[Single] | None = None
 
     @property
@@ -182,7 +180,7 @@ class Memo(msgspec.Struct, frozen=True):
     def size(self) -> int:
         return len(self.document) + self.changes_bytes + sum(r.bytes for r in self.recent.values())
 
-    def compacted(self, document: Any) -> Memo:
+    def compacted(self, document: Any) -> CachedHead:
         """The same head with its document, which the caller has at hand, encoded in one piece."""
         encoded = encode_stored(document)
         return msgspec.structs.replace(self, document=encoded, changes=[], changes_count=0, changes_bytes=0)
@@ -200,9 +198,9 @@ def from_snapshot(
     version: Version,
     costs: Costs,
     recent: dict[str, Recent],
-) -> Memo:
-    """A memo of a head that was just read."""
-    return Memo(
+) -> CachedHead:
+    """A head that was just read, to be remembered."""
+    return CachedHead(
         seq,
         digest,
         version,
@@ -219,7 +217,7 @@ def from_snapshot(
 
 
 def advanced(
-    memo: Memo,
+    head: CachedHead,
     seq: int,
     digest: bytes,
     version: Version,
@@ -227,20 +225,20 @@ def advanced(
     encoded: bytes,
     blocks: list[bytes],
     size: int,
-) -> Memo:
-    """The memo of the version that ``change`` makes of the one in ``memo``."""
-    logs = memo.logs
+) -> CachedHead:
+    """The head of the version that ``change`` makes of the one in ``head``."""
+    logs = head.logs
     if change.logs:
         logs = dict(logs)
         for log, at, remove, insert, _, _ in change.logs:
             logs[log] = logs.get(log, EMPTY_LOG).splice(at, remove, insert)
-    merged = {**memo.merged, **change.merged} if change.merged else memo.merged
+    merged = {**head.merged, **change.merged} if change.merged else head.merged
     ops = encoded if change.ops else None
-    return moved(memo, seq, digest, version, ops, logs, change.logs, blocks, merged, size)
+    return moved(head, seq, digest, version, ops, logs, change.logs, blocks, merged, size)
 
 
 def moved(
-    memo: Memo,
+    head: CachedHead,
     seq: int,
     digest: bytes,
     version: Version,
@@ -251,14 +249,14 @@ def moved(
     merged: dict[bytes, list[int]],
     size: int,
     single: Single | None = None,
-) -> Memo:
-    """The memo of the version after ``memo``: ``ops`` is its encoded change if that has any, ``logs`` all
+) -> CachedHead:
+    """The head of the version after ``head``: ``ops`` is its encoded change if that has any, ``logs`` all
     logs as they are now, ``splices`` and ``blocks`` what was done to them, ``size`` the bytes of its row,
     ``single`` the record if folding may take it from here.
 
     A version that never comes to be leaves nothing behind but longer lists, of which nobody counts the ends.
     """
-    recent = memo.recent
+    recent = head.recent
     if blocks:
         recent = recent.copy()
         waiting = iter(blocks)
@@ -266,7 +264,7 @@ def moved(
             if splice[3] and (block := next(waiting, None)) is not None:
                 log = splice[0]
                 recent[log] = recent.get(log, NO_RECENT).added((splice[4], splice[3], block))
-    changes, count, changes_bytes = memo.changes, memo.changes_count, memo.changes_bytes
+    changes, count, changes_bytes = head.changes, head.changes_count, head.changes_bytes
     if ops is not None:
         if len(changes) != count:
             # Another handle went on from the same head: its changes are not ours.
@@ -277,29 +275,29 @@ def moved(
             changes = [*changes[:count], ops]
         count += 1
         changes_bytes += len(ops)
-    singles = memo.singles if single is not None else None
+    singles = head.singles if single is not None else None
     if singles is not None and single is not None:
-        known = memo.reckoned.tail_rows + memo.rows_since
+        known = head.reckoned.tail_rows + head.rows_since
         if len(singles) != known:
             singles = singles[:known]
         singles.append(single)
         if singles[known] is not single:
             singles = [*singles[:known], single]
-    return Memo(
+    return CachedHead(
         seq,
         digest,
         version,
-        memo.document,
+        head.document,
         changes,
         count,
         changes_bytes,
         logs,
-        memo.segment,
+        head.segment,
         merged,
         recent,
-        memo.reckoned,
-        memo.rows_since + 1,
-        memo.bytes_since + size,
+        head.reckoned,
+        head.rows_since + 1,
+        head.bytes_since + size,
         singles,
     )
 
@@ -327,29 +325,28 @@ class Slot:
     ``keys`` those of its unfolded versions, ``inherited`` those that were unfolded in its ancestors.
     """
 
-    __slots__ = ("inherited", "keys", "memo", "prints")
+    __slots__ = ("head", "inherited", "keys", "prints")
 
     def __init__(self) -> None:
-        self.memo: Memo | None = None
+        self.head: CachedHead | None = None
         self.prints: dict[str, Prints] = {}
         self.keys: TailKeys | None = None
         self.inherited: set[bytes] | None = None
 
     def forget(self) -> None:
-        # Fingerprints and keys go with the memo: only its hash vouches for them.
-        self.memo, self.prints, self.keys, self.inherited = None, {}, None, None
+        # Fingerprints and keys go with the head: only its hash vouches for them.
+        self.head, self.prints, self.keys, self.inherited = None, {}, None, None
 
 
 #: For a handle that stands on no line yet.
 NO_SLOT = Slot()
 
 
-class Memos:
+class HeadCache:
     """The slots of one store, least recently used first out. Safe between threads."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
-        _EVERY.add(self)
+        self._lock = process.ProcessLock()
         self._slots: OrderedDict[bytes, Slot] = OrderedDict()
         #: The one asked for last, with its line.
         self._last: tuple[bytes, Slot] = b"", NO_SLOT
@@ -375,10 +372,10 @@ class Memos:
         return slot
 
     def _shrink(self) -> None:
-        total = sum(slot.memo.size() for slot in self._slots.values() if slot.memo is not None)
+        total = sum(slot.head.size() for slot in self._slots.values() if slot.head is not None)
         while total > _BYTES_MAX and len(self._slots) > 1:
             _, slot = self._slots.popitem(last=False)
-            total -= slot.memo.size() if slot.memo is not None else 0
+            total -= slot.head.size() if slot.head is not None else 0
 
     # Noting takes no lock: of several writers of a line each notes only what follows upon what is noted, and
     # no two write the same version or positions.
@@ -404,19 +401,6 @@ class Memos:
                 slot.forget()
             self._slots.clear()
             self._last = b"", NO_SLOT
-
-
-#: All of this process, so that a child made by fork(2) can renew their locks: another thread of the parent
-#: may have held one at that moment, and doesn't exist in the child.
-_EVERY: weakref.WeakSet[Memos] = weakref.WeakSet()
-
-
-def _renew_locks() -> None:
-    for memos in _EVERY:
-        memos._lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_renew_locks)
 
 
 # ── blocks of log items ──

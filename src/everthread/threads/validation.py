@@ -7,7 +7,7 @@ from typing import Any
 
 from everthread.arguments import format_path, with_extra
 from everthread.errors import InvalidValueError, MissingDependencyError, ValidationError
-from everthread.threads.colours import refuse_coroutine
+from everthread.threads.twins import refuse_coroutine
 
 
 def validator(schema: Any) -> Callable[[Any], None] | None:

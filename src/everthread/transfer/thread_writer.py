@@ -206,7 +206,7 @@ class ThreadWriter:
         if found is None:
             raise ConflictError(f"somebody deleted {self.line.name!r} while it was being brought here")
         core = self._core
-        core.memos.slot(self.line.uid).memo = core.maintain(self.line, core.head(found))
+        core.head_cache.slot(self.line.uid).head = core.maintain(self.line, core.head(found))
 
     def finish(self) -> None:
         """Nothing more comes of this line."""

@@ -69,7 +69,7 @@ class Backing:
     def __init__(self, home: Home | None, name: str, lock: Lock | None = None) -> None:
         self.home = home
         #: Taken again by the thread that has it.
-        self.lock: Lock = process.fork_rlock() if lock is None else lock
+        self.lock: Lock = process.ProcessLock() if lock is None else lock
         self.name = name
         self.thread: Thread | None = None
         self.past: Past | None = None

@@ -186,9 +186,8 @@ _lock = threading.RLock()
 
 
 def _forget_after_fork() -> None:
-    # A store can't be used across fork(2): the child opens its own. What is in memory goes along.
-    for url in [url for url in _open if not url.startswith("memory:")]:
-        del _open[url]
+    # A store can't be used across fork(2): the child opens its own.
+    _open.clear()
     global _lock  # noqa: PLW0603 - another thread of the parent may have held it, and isn't here
     _lock = threading.RLock()
 

@@ -312,7 +312,7 @@ def test_threads_that_are_deleted_meanwhile_are_left_out(url: str, monkeypatch: 
         def meanwhile(*args: Any) -> Any:
             page = lines(*args)
             if page:
-                store.core.memos.clear()
+                store.core.head_cache.clear()
                 store.thread("one").delete()
             return page
 

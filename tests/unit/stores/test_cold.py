@@ -48,7 +48,7 @@ def test_Z13_a_thread_comes_back_exactly_as_it_was(store: Store, seed: int) -> N
     later(3600)
     report = store.cool(1800)
     assert (report.threads, report.problems) == (2, ())
-    store.core.memos.clear()
+    store.core.head_cache.clear()
     assert is_cold(store, "a")
     assert is_cold(store, "b")
     # Listing and the newest state need nothing from the archive.
@@ -127,12 +127,12 @@ def test_ids_hold_while_it_is_away(store: Store) -> None:
         thread.commit()
     later(3600)
     store.cool(1800)
-    store.core.memos.clear()
+    store.core.head_cache.clear()
     new = store.thread("a")
     new.messages.append({"id": "new", "content": "x"})
     new.commit()
     assert is_cold(store, "a"), "whether an id is known needs nothing from the archive"
-    store.core.memos.clear()
+    store.core.head_cache.clear()
     again = store.thread("a")
     again.messages.append({"id": "m2", "content": "x"})
     assert len(again.messages) == 11
@@ -328,7 +328,7 @@ def test_two_who_move_the_same_thread_are_not_in_each_others_way(
         patched.setattr(FolderArchive, "put", both)
         store.cool(1800)
     assert len(set(calls)) == 2
-    store.core.memos.clear()
+    store.core.head_cache.clear()
     assert is_cold(store, "a")
     assert picture(store, "a") == before
     assert store.verify()

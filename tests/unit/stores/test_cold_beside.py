@@ -89,6 +89,6 @@ def test_what_is_redacted_meanwhile_stays_so(
     one.cool(0)
     assert done
     # Not out of the memory of who has read it before.
-    one.core.memos.clear()
+    one.core.head_cache.clear()
     assert read(one) == [f"a ****** {number}" for number in range(3)]
     assert one.verify()

@@ -36,7 +36,7 @@ def cooled(store: Store, threads: int = 1) -> None:
     later(3600)
     report = store.cool(1800)
     assert (report.threads, report.problems) == (threads, ())
-    store.core.memos.clear()
+    store.core.head_cache.clear()
 
 
 def test_a_fork_of_what_is_away(store: Store, seed: int) -> None:
@@ -218,7 +218,7 @@ def test_what_was_imported_stays_listed(store: Store, tmp_path: Path, seed: int)
     later(10**9)
     report = store.cool(1800)
     assert (report.threads, report.problems) == (1, ())
-    store.core.memos.clear()
+    store.core.head_cache.clear()
     assert [info.name for info in store.threads()] == ["a"]
     assert [info.name for info in store.threads(metadata={"colour": "red"})] == ["a"]
     assert store.thread("a").state["n"] == 7
@@ -244,7 +244,7 @@ def test_a_backup_knows_what_was_away(store: Store, tmp_path: Path, seed: int) -
     assert picture(store, "a") == before
     write(store, "a", 3, random.Random(seed + 1))
     store.restore(tmp_path / "backup")
-    store.core.memos.clear()
+    store.core.head_cache.clear()
     assert is_cold(store, "a")
     assert picture(store, "a") == before
 
@@ -293,5 +293,5 @@ def test_writers_readers_and_movers_at_once(store: Store, tmp_path: Path, seed: 
             other.join()
     assert errors == []
     assert sum(moved) > 0
-    store.core.memos.clear()
+    store.core.head_cache.clear()
     assert [m.get("n") for m in store.thread("a").messages] == known + [f"late {n}" for n in range(60)]

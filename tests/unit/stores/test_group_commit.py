@@ -196,7 +196,7 @@ def test_tasks_of_one_group_get_an_answer_each(url: str) -> None:
                 assert version == handles[number].head
                 assert (version.seq, version.parent is not None) == (2, True)
             assert [type(outcome) for outcome in outcomes[9:]] == [*[ConflictError] * 3, ThreadDeletedError]
-            store.core.memos.clear()
+            store.core.head_cache.clear()
             for number in range(9):
                 found = await store.thread(f"t{number}")
                 assert found.state.plain() == {"n": number, "new": number}
@@ -224,7 +224,7 @@ def test_a_cancelled_one_leaves_the_group_alone(url: str) -> None:
                     task.cancel()
                 await asyncio.sleep(0)
             outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-            store.core.memos.clear()
+            store.core.head_cache.clear()
             for number, outcome in enumerate(outcomes):
                 found = (await store.thread(f"t{number}")).state["n"]
                 cancelled = isinstance(outcome, asyncio.CancelledError)
@@ -283,7 +283,7 @@ def test_keys_hold_within_a_group(url: str) -> None:
             )
             assert len(set(outcomes)) == 1, outcomes
             assert outcomes[0].seq == 2
-            store.core.memos.clear()
+            store.core.head_cache.clear()
             assert (await store.thread("a")).head == outcomes[0]
 
     run(main())

@@ -155,17 +155,17 @@ def test_a_writer_that_began_before_others_committed_and_folded(postgres_url: st
     with everthread.open(postgres_url) as store:
         thread = store.thread("a")
         thread.commit(label="first")
-        line, memo = thread.handle.line, thread.handle.head
+        line, head = thread.handle.line, thread.handle.head
         assert line is not None
-        assert memo is not None
-    hashes = [memo.hash, *(bytes([n]) * 32 for n in range(1, 6))]
+        assert head is not None
+    hashes = [head.hash, *(bytes([n]) * 32 for n in range(1, 6))]
     other.autocommit = False
     other.execute("SELECT 1 FROM everthread.head WHERE line = %s FOR UPDATE", (line.id,))
     answers: list[Any] = []
 
     def write_late() -> None:
         with psycopg.connect(postgres_url, autocommit=True) as late:
-            values = (line.root, line.id, 2, b"late" * 8, memo.hash)
+            values = (line.root, line.id, 2, b"late" * 8, head.hash)
             answers.extend(late.execute(append, values).fetchall())
 
     writer = threading.Thread(target=write_late)

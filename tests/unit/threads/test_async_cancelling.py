@@ -66,7 +66,7 @@ class Bench:
 
     async def fresh(self, name: str = "a") -> e.AsyncThread:
         """A new handle that goes by what the store holds, not by what is remembered."""
-        self.store.core.memos.clear()
+        self.store.core.head_cache.clear()
         return await self.store.thread(name)
 
     async def ids(self, name: str = "a") -> list[Any]:
@@ -165,7 +165,7 @@ async def commit_then_discard(bench: Bench) -> Any:
     _edit(thread)
     # As after a move that was interrupted half way: it has to read where it stands.
     thread.handle.moving = "standing"
-    bench.store.core.memos.clear()
+    bench.store.core.head_cache.clear()
 
     async def holds() -> None:
         await thread.discard()
@@ -420,7 +420,7 @@ async def expire(bench: Bench) -> Any:
 async def refresh(bench: Bench) -> Any:
     thread = await bench.thread()
     versions = await bench.talk(await bench.fresh(), 5, "theirs")
-    bench.store.core.memos.clear()
+    bench.store.core.head_cache.clear()
 
     async def holds() -> None:
         assert thread.head is not None
@@ -435,7 +435,7 @@ async def refresh(bench: Bench) -> Any:
 async def rebase(bench: Bench) -> Any:
     thread = await bench.thread()
     await bench.talk(await bench.fresh(), 3, "theirs")
-    bench.store.core.memos.clear()
+    bench.store.core.head_cache.clear()
     thread.state["mine"] = 1
     thread.messages.append({"id": "theirs1", "n": 1})
     thread.messages.append({"id": "mine"})
@@ -484,7 +484,7 @@ async def discard(bench: Bench) -> Any:
     _edit(thread)
     # As after a move that was interrupted half way: it has to read where it stands.
     thread.handle.moving = "standing"
-    bench.store.core.memos.clear()
+    bench.store.core.head_cache.clear()
 
     async def holds() -> None:
         await thread.discard()
@@ -726,7 +726,7 @@ def _looking(look: Callable[[Bench, e.AsyncThread], Coroutine[Any, Any, Any]], n
         thread = await bench.thread("a", 20)
         await thread.rewind(15)
         expected = await look(bench, thread)
-        bench.store.core.memos.clear()
+        bench.store.core.head_cache.clear()
         thread = await bench.store.thread("a")
 
         async def holds() -> None:
@@ -1009,7 +1009,7 @@ def test_tasks_cancelled_at_random_lose_and_double_nothing(place: str, seed: int
         async with e.open_async(places.get(place, place), durability="process") as store:
             store.core.folder.records_max = 3
             await asyncio.gather(*(work(store, number) for number in range(tasks)))
-            store.core.memos.clear()
+            store.core.head_cache.clear()
             for number in range(tasks):
                 found = await store.thread(f"t{number}")
                 assert [item["turn"] for item in await found.messages.read()] == list(range(turns))

@@ -68,7 +68,7 @@ async def ids(log: Any) -> list[Any]:
 
 async def stored(store: e.AsyncStore, name: str = "a") -> tuple[Any, list[Any], int]:
     """Document, ids and seq as the store holds them."""
-    store.core.memos.clear()
+    store.core.head_cache.clear()
     thread = await store.thread(name)
     assert thread.head is not None
     return thread.state.plain(), await ids(thread.messages), thread.head.seq
@@ -83,7 +83,7 @@ FIVE = ["m0", "m1", "m2", "m3", "m4"]
 def test_a_handle_is_loaded_so_that_looking_needs_no_await() -> None:
     async def main(store: e.AsyncStore) -> None:
         made = await talked(store)
-        store.core.memos.clear()
+        store.core.head_cache.clear()
         thread = await store.thread("a")
         assert (thread.head, thread.state["count"], len(thread.messages), thread.logs) == (
             made.head,
@@ -458,7 +458,7 @@ def test_edits_made_while_edits_are_settled() -> None:
             thread.messages.append({"id": f"one {bad}"})
             if bad:
                 thread.messages.append({"id": "m0", "n": "other content"})
-            store.core.memos.clear()
+            store.core.head_cache.clear()
             thread.handle.slot.prints.clear()
             async with held(store, "fingerprints") as begun:
                 reading = asyncio.ensure_future(thread.messages.read())
@@ -482,7 +482,7 @@ def test_a_discard_while_edits_are_settled_stays_one() -> None:
     async def main(store: e.AsyncStore) -> None:
         thread = await talked(store)
         thread.messages.append({"id": "gone"})
-        store.core.memos.clear()
+        store.core.head_cache.clear()
         thread.handle.slot.prints.clear()
         async with held(store, "fingerprints") as begun:
             reading = asyncio.ensure_future(thread.messages.read())
@@ -533,11 +533,11 @@ def test_reading_while_a_commit_ends_misses_nothing() -> None:
         thread = await talked(store)
         thread.messages.append({"id": "pending"})
         await thread.messages.read(0, 0)
-        memo = thread.handle.head
-        assert memo is not None
+        head = thread.handle.head
+        assert head is not None
         # So that the older ones must be read.
-        thread.handle.head = type(memo)(
-            **{**{f: getattr(memo, f) for f in memo.__struct_fields__}, "recent": {}}
+        thread.handle.head = type(head)(
+            **{**{f: getattr(head, f) for f in head.__struct_fields__}, "recent": {}}
         )
         async with held(store, "tail") as begun:
             reading = asyncio.ensure_future(thread.messages.read())
@@ -561,7 +561,7 @@ def test_edits_made_during_a_refresh_or_rebase_are_not_lost() -> None:
         with pytest.raises(InvalidStateError):
             await refreshing
         assert thread.state["mine"] == 1
-        store.core.memos.clear()
+        store.core.head_cache.clear()
         async with held(store, "find") as begun:
             rebasing = asyncio.ensure_future(thread.rebase())
             await begun.wait()
@@ -649,7 +649,7 @@ def test_personal_values_edited_during_a_commit() -> None:
             thread.messages.append({"id": "m", "who": e.Personal("bob", "third")})
         await committing
         await thread.commit()
-        store.core.memos.clear()
+        store.core.head_cache.clear()
         found = await store.thread("a")
         assert (found.state["one"].value, found.state["two"].value) == ("first", "second")
         assert (await found.messages.read())[0]["who"].value == "third"
@@ -700,7 +700,7 @@ def test_editors_readers_and_a_committer_share_a_handle(place: str, seed: int, t
                 await asyncio.sleep(0)
 
         await asyncio.gather(*(edit(number) for number in range(editors)), read(), commit())
-        store.core.memos.clear()
+        store.core.head_cache.clear()
         found = await store.thread("a")
         assert found.head == thread.head
         items = (await found.messages.read())[5:]

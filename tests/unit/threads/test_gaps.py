@@ -75,7 +75,7 @@ def _place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
         store = e.open("memory://")
 
         def again() -> Store:
-            store.core.memos.clear()
+            store.core.head_cache.clear()
             return store
 
         return Place(again, _from_memory)
@@ -99,7 +99,7 @@ def _place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 def filled(store: Store, *, keys: bool = False, pack_above: bool = True) -> Line:
     """A thread whose versions FIRST to LAST are single records after a pack, or between two packs."""
-    store.core.maintain = lambda line, memo: memo  # type: ignore[method-assign]
+    store.core.maintain = lambda line, head: head  # type: ignore[method-assign]
     thread = store.thread("t")
     for number in range(1, VERSIONS + 1):
         thread.state["n"] = number
@@ -143,7 +143,7 @@ def said(messages: Any) -> list[str]:
 
 def test_a_fold_that_would_leave_single_records_below_is_refused(place: Place) -> None:
     with place.open() as store:
-        store.core.maintain = lambda line, memo: memo  # type: ignore[method-assign]
+        store.core.maintain = lambda line, head: head  # type: ignore[method-assign]
         thread = store.thread("t")
         for number in range(10):
             thread.state["n"] = number
@@ -175,7 +175,7 @@ def test_rows_that_are_gone_are_noticed(place: Place, keyframe: bool) -> None:
         if keyframe:
             keyframe_above(store, line)
         place.drop(store, line, 100, 110)
-        store.core.memos.clear()
+        store.core.head_cache.clear()
         report = store.verify()
         missing = [(d.thread, d.first, d.last) for d in report.damage if d.problem == "missing"]
         assert missing == [("t", 100, 110)]
@@ -227,7 +227,7 @@ def test_nothing_passes_over_a_gap(
         if keyframe:
             keyframe_above(store, line)
         place.drop(store, line, *dropped)
-        store.core.memos.clear()
+        store.core.head_cache.clear()
         missing = [(d.first, d.last) for d in store.verify().damage if d.problem == "missing"]
         assert missing == [(first, last)]
         other = place.open()
@@ -264,7 +264,7 @@ def test_no_gap_is_moved_to_the_archive(tmp_path: Path, gap: tuple[tuple[int, in
         line = filled(store, pack_above=False)
         keyframe_above(store, line)
         _from_sqlite(path)(store, line, *gap[0])
-        store.core.memos.clear()
+        store.core.head_cache.clear()
         report = store.cool(0)
         assert (report.threads, len(report.problems)) == (0, 1)
         assert "missing" in report.problems[0]
@@ -281,7 +281,7 @@ def test_a_thread_goes_on_over_a_missing_row_and_is_folded_again(place: Place) -
         line = thread.handle.line
         assert line is not None
         place.drop(store, line, 20, 20)
-        store.core.memos.clear()
+        store.core.head_cache.clear()
         thread = place.open().thread("t")
         assert thread.state["n"] == 19
         assert thread.head is not None
@@ -291,7 +291,7 @@ def test_a_thread_goes_on_over_a_missing_row_and_is_folded_again(place: Place) -
             thread.messages.append({"id": f"m{number}", "text": f"text {number}"})
             thread.commit()
         assert len(store.core.backend.tail(line.id)) <= 70
-        store.core.memos.clear()
+        store.core.head_cache.clear()
         thread = place.open().thread("t")
         assert thread.state["n"] == 330
         assert said(thread.messages) == texts(1, 19) + texts(31, 330)

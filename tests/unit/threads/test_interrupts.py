@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 import everthread as e
 from everthread.threads.document import Document
-from everthread.threads.head_cache import Memo
+from everthread.threads.head_cache import CachedHead
 from everthread.threads.tracked_list import Splices
 
 
@@ -36,7 +37,7 @@ def test_in_refresh_the_old_document_is_not_taken_for_the_new(
     thread.commit()
     other.state["n"] = 5
     other.commit()
-    interrupt_once(monkeypatch, Memo, "build_document")
+    interrupt_once(monkeypatch, CachedHead, "build_document")
     with pytest.raises(KeyboardInterrupt):
         thread.refresh()
     thread.state["n"] += 1
@@ -90,3 +91,35 @@ def test_a_rebase_cut_in_half_says_what_is_gone(store: e.Store, monkeypatch: pyt
     with pytest.raises(e.InvalidStateError, match="gone"):
         thread.commit()
     assert thread.state.plain() == {"a": 1, "b": 1}
+
+
+@pytest.mark.parametrize("url", ["memory:", "sqlite:///{}/s.db"])
+def test_a_commit_from_a_signal_handler_through_the_handle_that_it_interrupted_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    with e.open(url.format(tmp_path)) as store:
+        thread = store.thread("t")
+        append, refused = store.core.backend.append, list[str]()
+
+        def handler(*_: Any) -> None:
+            with pytest.raises(e.InvalidStateError, match="a signal handler interrupted") as error:
+                thread.commit("from the handler")
+            refused.append(str(error.value))
+
+        def interrupted(line: int, row: Any) -> None:
+            monkeypatch.undo()
+            signal.raise_signal(signal.SIGUSR1)
+            append(line, row)
+
+        thread.state["n"] = 1
+        thread.commit()
+        before = signal.signal(signal.SIGUSR1, handler)
+        monkeypatch.setattr(store.core.backend, "append", interrupted)
+        try:
+            thread.state["n"] = 2
+            thread.commit("interrupted")
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        assert len(refused) == 1
+        assert [version.label for version in store.thread("t").history()] == ["interrupted", None]
+        assert thread.commit("after it").seq == 3  # type: ignore[union-attr]

@@ -61,7 +61,7 @@ def test_opening_reads_as_few_rows_after_any_number_of_rewinds(
     assert rows["replay"] + rows["scan"] <= 3 * rows["append"], rows
     monkeypatch.undo()
     if kind == "memory":
-        store.core.memos.__init__()
+        store.core.head_cache.__init__()
     else:
         store.close()
         store = everthread.open(URLS[kind].format(tmp_path))

@@ -54,7 +54,7 @@ def test_a_key_is_seen_while_another_process_folds(new: Open) -> None:
     with a.step("pay") as step:
         step.result = "paid"
     fold = store.core.maintain
-    store.core.maintain = lambda line, memo: memo  # type: ignore[method-assign]
+    store.core.maintain = lambda line, head: head  # type: ignore[method-assign]
     for i in range(63):
         a.state["z"] = i
         a.commit()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import everthread
-from everthread.threads.colours import SequenceReads
+from everthread.threads.twins import SequenceReads
 
 
 class Fetched(SequenceReads):

@@ -14,8 +14,8 @@ from everthread.errors import InvalidStateError, InvalidValueError, SealError, S
 from everthread.events.event import Event
 from everthread.events.saved import cell_name, pack_snapshot, read_snapshot
 from everthread.stores.contract import Cell, StaleCell
-from everthread.threads.colours import ASYNC, refuse_coroutine
 from everthread.threads.sealing import SealedRow
+from everthread.threads.twins import ASYNC, refuse_coroutine
 
 if TYPE_CHECKING:
     from everthread.events.aio.stream import AsyncEventStream

@@ -17,8 +17,8 @@ from everthread.events.aio.projection import AsyncProjection, Projector, advance
 from everthread.events.event import Event, Upcast, microseconds, pack_event, read_event, seq_of
 from everthread.events.saved import cell_name
 from everthread.stores.contract import EVENT_SEQ_MAX, KeyErased, StaleCell, StoredEvent
-from everthread.threads.colours import ASYNC, StreamedFace, streamed
 from everthread.threads.sealing import SealedRow, erased_meanwhile
+from everthread.threads.twins import ASYNC, StreamedFace, streamed
 
 if TYPE_CHECKING:
     from everthread.threads.aio.core import Core

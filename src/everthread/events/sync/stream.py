@@ -18,8 +18,8 @@ from everthread.events.sync.consumer import Consumer
 from everthread.events.sync.group import ConsumerGroup
 from everthread.events.sync.projection import Projection, Projector, advance
 from everthread.stores.contract import EVENT_SEQ_MAX, KeyErased, StaleCell, StoredEvent
-from everthread.threads.colours import IteratedFace, iterated
 from everthread.threads.sealing import SealedRow, erased_meanwhile
+from everthread.threads.twins import IteratedFace, iterated
 
 if TYPE_CHECKING:
     from everthread.threads.sync.core import Core

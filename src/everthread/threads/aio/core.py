@@ -21,15 +21,24 @@ from everthread.stores.contract_async import AsyncBackend
 from everthread.threads.aio.fallback import follows, hash_before, log_damage
 from everthread.threads.aio.fold import Folder
 from everthread.threads.aio.reader import Reader, make_version
-from everthread.threads.colours import ASYNC
-from everthread.threads.head_cache import Costs, Memo, Memos, Recent, Slot, TailKeys, advanced, from_snapshot
+from everthread.threads.head_cache import (
+    CachedHead,
+    Costs,
+    HeadCache,
+    Recent,
+    Slot,
+    TailKeys,
+    advanced,
+    from_snapshot,
+)
 from everthread.threads.lifetimes import left_s
 from everthread.threads.runtime import Runtime
 from everthread.threads.sealing import Vault
+from everthread.threads.twins import ASYNC
 from everthread.values import Erased, Personal, Tagged
 
 if TYPE_CHECKING:
-    from everthread.threads.aio.update import Lanes
+    from everthread.threads.aio.update import UpdateQueue
     from everthread.threads.reports import Recovered
 
 
@@ -43,7 +52,7 @@ class Core:
         self.space = space
         self.limits = limits
         self.runtime = runtime
-        self.memos = Memos()
+        self.head_cache = HeadCache()
         if ASYNC:  # noqa: SIM108 - the branches have different types
             driver = backend.blocking
         else:
@@ -59,16 +68,16 @@ class Core:
         #: The last failure of work that nobody waits for (folding); kept for whoever asks.
         self.background_error: EverthreadError | None = None
         #: Why handles stand on older versions than the newest, as far as that was logged.
-        self.told: set[tuple[str, ...]] = set()
-        #: Who is told then, of each once.
+        self.warned: set[tuple[str, ...]] = set()
+        #: Called then, for each once.
         self.warn: Callable[[str, Recovered], None] = log_damage
 
     @cached_property
-    def lanes(self) -> Lanes:
+    def update_queue(self) -> UpdateQueue:
         """Made for the first one that updates a thread; most programs only look, or commit."""
-        from everthread.threads.aio.update import Lanes
+        from everthread.threads.aio.update import UpdateQueue
 
-        return Lanes()
+        return UpdateQueue()
 
     def _open(self, tagged: Tagged) -> Personal | Erased:
         return self.vault.open(tagged, {})
@@ -78,54 +87,54 @@ class Core:
         found = await self.backend.find(self.space, name)
         return None if found is None or left_s(found, self.runtime.now_us()) <= 0 else found
 
-    async def head(self, found: Found) -> Memo:
+    async def head(self, found: Found) -> CachedHead:
         """The newest version of a line: remembered, brought up to date, or read."""
         line, newest = found.line, found.newest
-        slot = self.memos.slot(line.uid)
-        memo = slot.memo
+        slot = self.head_cache.slot(line.uid)
+        head = slot.head
         seq = newest.seq if newest else line.parent_seq
-        if memo is not None:
-            if memo.seq == seq and (newest is None or memo.hash == newest.hash):
-                return memo
-            fresh = await self._catch_up(line, memo, seq) if memo.seq < seq else None
+        if head is not None:
+            if head.seq == seq and (newest is None or head.hash == newest.hash):
+                return head
+            fresh = await self._catch_up(line, head, seq) if head.seq < seq else None
             if fresh is None:
                 slot.forget()
-            memo = fresh
-        if memo is None:
-            memo = await self._read(found, seq)
-        slot.memo = memo
-        return memo
+            head = fresh
+        if head is None:
+            head = await self._read(found, seq)
+        slot.head = head
+        return head
 
-    async def _catch_up(self, line: Line, memo: Memo, seq: int) -> Memo | None:
+    async def _catch_up(self, line: Line, head: CachedHead, seq: int) -> CachedHead | None:
         """Apply what came after a remembered head, if it is a plain run of records that builds on it."""
-        rows = await self.backend.replay(line.id, seq, memo.seq)
+        rows = await self.backend.replay(line.id, seq, head.seq)
         rows.reverse()
         splices = []
         for row in rows:
-            if row.kind != DELTA or row.seq != memo.seq + 1 or row.keyframe is not None:
+            if row.kind != DELTA or row.seq != head.seq + 1 or row.keyframe is not None:
                 return None
             try:
-                head, encoded, blocks = records.read_record(row.body)
+                header, encoded, blocks = records.read_record(row.body)
                 change = records.read_change(encoded)
             except StateCorruptedError:
                 return None
             detached = not blocks and any(splice[3] for splice in change.logs)
-            if detached or link(memo.hash, record_digest(row.body)) != row.hash:
+            if detached or link(head.hash, record_digest(row.body)) != row.hash:
                 return None
-            before = memo.hash if memo.seq > line.parent_seq else None
-            version = make_version(line, row.seq, row.hash, before, records.read_head(head), self._open)
-            memo = advanced(memo, row.seq, row.hash, version, change, encoded, blocks, len(row.body))
+            before = head.hash if head.seq > line.parent_seq else None
+            version = make_version(line, row.seq, row.hash, before, records.read_head(header), self._open)
+            head = advanced(head, row.seq, row.hash, version, change, encoded, blocks, len(row.body))
             splices += change.logs
-        if memo.seq != seq:
+        if head.seq != seq:
             return None
-        slot = self.memos.slot(line.uid)
+        slot = self.head_cache.slot(line.uid)
         for log, _, _, insert, start, *prints in splices if slot.prints else ():
             if prints and len(prints[0]) == 4 * insert:
                 own = line.counts.get(log, 0) if line.parent else 0
-                self.memos.note_items(slot, log, start - own, prints[0])
-        return memo
+                self.head_cache.note_items(slot, log, start - own, prints[0])
+        return head
 
-    async def _read(self, found: Found, seq: int) -> Memo:
+    async def _read(self, found: Found, seq: int) -> CachedHead:
         line, newest = found.line, found.newest
         loaded = await self.reader.load(line, seq)
         if newest is not None:
@@ -143,7 +152,7 @@ class Core:
     ) -> Prints:
         """Fingerprints of the line's own items, at least up to position ``count``; the newest of these are
         at hand in ``recent``, perhaps."""
-        slot = slot or self.memos.slot(line.uid)
+        slot = slot or self.head_cache.slot(line.uid)
         known = slot.prints.get(log)
         own = line.counts.get(log, 0) if line.parent else 0
         if known is None or own + len(known) < count:
@@ -154,7 +163,7 @@ class Core:
 
     async def tail_keys(self, line: Line, last: int, slot: Slot | None = None) -> Mapping[bytes, list[int]]:
         """Key hashes of the line's versions up to ``last`` that may not be in the index yet."""
-        slot = slot or self.memos.slot(line.uid)
+        slot = slot or self.head_cache.slot(line.uid)
         known = slot.keys
         if known is None or known.last < last:
             known = TailKeys(last, {})
@@ -181,19 +190,19 @@ class Core:
             slot.inherited = inherited
         return hashed in slot.inherited
 
-    async def maintain(self, line: Line, memo: Memo) -> Memo:
+    async def maintain(self, line: Line, head: CachedHead) -> CachedHead:
         """After an acknowledged commit: fold if it is time. Never fails the commit it follows."""
-        before = memo.costs
+        before = head.costs
         try:
-            costs, singles = await self.folder.fold(line, memo)
+            costs, singles = await self.folder.fold(line, head)
         except EverthreadError as error:
             self.background_error = error
-            return msgspec.structs.replace(memo, singles=None)
-        slot = self.memos.slot(line.uid)
+            return msgspec.structs.replace(head, singles=None)
+        slot = self.head_cache.slot(line.uid)
         if costs != before and slot.keys is not None:
             left = None if singles is None else {each.key: [each.seq] for each in singles if each.key}
-            slot.keys = None if left is None else TailKeys(memo.seq, left)
-        return msgspec.structs.replace(memo, reckoned=costs, rows_since=0, bytes_since=0, singles=singles)
+            slot.keys = None if left is None else TailKeys(head.seq, left)
+        return msgspec.structs.replace(head, reckoned=costs, rows_since=0, bytes_since=0, singles=singles)
 
 
 def key_hash(kind: bytes, key: str) -> bytes:
@@ -211,11 +220,11 @@ def head_key(head: Head) -> bytes | None:
     return key_hash(b"key", head.key) if head.key is not None else None
 
 
-def empty_memo(start_hash: bytes) -> Memo:
+def empty_head(start_hash: bytes) -> CachedHead:
     """What a line that has no version yet goes on from."""
     nothing: Any = None
-    memo = from_snapshot(Snapshot.empty(), 0, start_hash, nothing, Costs(), {})
-    return msgspec.structs.replace(memo, singles=[])
+    head = from_snapshot(Snapshot.empty(), 0, start_hash, nothing, Costs(), {})
+    return msgspec.structs.replace(head, singles=[])
 
 
 Validator = Callable[[Any], None]

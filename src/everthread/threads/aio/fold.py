@@ -15,8 +15,8 @@ from everthread.history.snapshots import KEYFRAME_ROWS, Snapshot, keyframe_due, 
 from everthread.stores.contract import DELTA, Fold, Line, Row
 from everthread.stores.contract_async import AsyncBackend
 from everthread.threads.aio.reader import Reader
-from everthread.threads.colours import ASYNC
-from everthread.threads.head_cache import Costs, Memo
+from everthread.threads.head_cache import CachedHead, Costs
+from everthread.threads.twins import ASYNC
 
 #: Metadata values up to this many bytes are indexed as they are, longer ones by their hash.
 _TAG_BYTES_MAX = 64
@@ -36,32 +36,34 @@ class Folder:
             #: How many folds are under way.
             self._busy = 0
 
-    async def fold(self, line: Line, memo: Memo) -> tuple[Costs, list[packs.Single] | None]:
+    async def fold(self, line: Line, head: CachedHead) -> tuple[Costs, list[packs.Single] | None]:
         """Fold the line's tail if it is long enough.
 
         Returns what reading the head costs afterwards, and the records that are left, if they are known.
         """
-        costs = memo.costs
+        costs = head.costs
         if costs.tail_rows <= self.records_max and costs.tail_bytes < FOLD_BYTES:
             if costs.rows - costs.tail_rows > KEYFRAME_ROWS:
-                return await self._keyframe(line, memo), None
-            return costs, memo.unfolded
+                return await self._keyframe(line, head), None
+            return costs, head.unfolded
         if ASYNC:
             # Lines that grow in step become due in step, and each of them would wait for the folds of all.
             late = self.records_max + self.records_max // 2
             if self._busy and costs.tail_rows < late and costs.tail_bytes < 2 * FOLD_BYTES:
-                return costs, memo.unfolded
+                return costs, head.unfolded
             self._busy += 1
             try:
-                return await self._fold(line, memo, costs)
+                return await self._fold(line, head, costs)
             finally:
                 self._busy -= 1
-        return await self._fold(line, memo, costs)
+        return await self._fold(line, head, costs)
 
-    async def _fold(self, line: Line, memo: Memo, costs: Costs) -> tuple[Costs, list[packs.Single] | None]:
+    async def _fold(
+        self, line: Line, head: CachedHead, costs: Costs
+    ) -> tuple[Costs, list[packs.Single] | None]:
         # As they were written here, if they were: the store refuses the fold unless it has just these. Only
         # who writes a record gives it a keyframe, and forgets it here.
-        tail: list[Taken] = [*(memo.unfolded or ())]
+        tail: list[Taken] = [*(head.unfolded or ())]
         if not tail:
             tail = [_taken_apart(row, key) for row, key in await self._backend.tail(line.id)]
         if len(tail) < 2:
@@ -75,7 +77,7 @@ class Folder:
                 fold: Fold = await self._backend.aside(_made, run, beside)
             else:
                 fold = _made(run, beside)
-            current = run[-1].seq > memo.segment
+            current = run[-1].seq > head.segment
             if current:
                 replay_bytes += len(fold.pack.net)
                 packs_read += 1
@@ -137,13 +139,13 @@ class Folder:
         if run:
             yield run, beside
 
-    async def _keyframe(self, line: Line, memo: Memo) -> Costs:
+    async def _keyframe(self, line: Line, head: CachedHead) -> Costs:
         """Many short stretches between rewinds: give the newest row a keyframe of its own."""
-        keyframe = write_keyframe(Snapshot(memo.build_document(), memo.logs, memo.segment, memo.merged))
+        keyframe = write_keyframe(Snapshot(head.build_document(), head.logs, head.segment, head.merged))
         if keyframe is None:
-            return memo.costs
-        await self._backend.keyframe(line.id, memo.seq, memo.hash, keyframe)
-        old = memo.costs
+            return head.costs
+        await self._backend.keyframe(line.id, head.seq, head.hash, keyframe)
+        old = head.costs
         return Costs(old.tail_rows, old.tail_bytes, old.tail_rows, 0, 0, len(keyframe))
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from threading import get_ident
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from everthread.arguments import check_name
@@ -24,12 +22,12 @@ from everthread.threads.aio.core import Core, Validator
 from everthread.threads.aio.fallback import fall_back
 from everthread.threads.aio.log import AsyncLog
 from everthread.threads.aio.reader import LARGE
-from everthread.threads.colours import ASYNC
 from everthread.threads.document import SHARED, UNTOUCHED, WHOLE, Document
-from everthread.threads.head_cache import NO_SLOT, Memo
+from everthread.threads.head_cache import NO_SLOT, CachedHead
 from everthread.threads.lifetimes import expired, has_expired
 from everthread.threads.reports import Recovered
 from everthread.threads.sealing import SealedRow
+from everthread.threads.twins import ASYNC
 from everthread.values import Personal, Tagged
 from everthread.versions import Version
 
@@ -60,7 +58,7 @@ class Handle:
     contention = 0
     # What most handles begin with stands here: that makes one sooner.
     line: Line | None = None
-    head: Memo | None = None
+    head: CachedHead | None = None
     #: A line to be created with its first version; for a fork the line it comes from and its tags.
     unborn: tuple[Line, int, Mapping[str, bytes]] | None = None
     pinned = False
@@ -69,12 +67,12 @@ class Handle:
     deleted = False
     document: Document | None = None
     #: The head that the document was built from, unless there is a newer one.
-    _built: Memo | None = None
+    _built: CachedHead | None = None
     logs_touched = False
     #: What the store remembers of this line.
     slot = NO_SLOT
-    #: Whether the store is at work on a commit; in a blocking store, for which thread of execution.
-    writing = 0
+    #: Whether the store is at work on a commit.
+    writing = False
     if ASYNC:
         #: Whether the handle was edited meanwhile.
         edited = False
@@ -113,35 +111,35 @@ class Handle:
             if not self.pinned or self.moving:
                 self.load_newest()
 
-    async def newest(self) -> tuple[Line | None, Memo | None]:
+    async def newest(self) -> tuple[Line | None, CachedHead | None]:
         """The line of this name and its newest version, or the last one that can still be read."""
         try:
             found = await self.core.backend.find(self.core.space, self.name)
-            memo = await self.core.head(found) if found is not None else None
+            head = await self.core.head(found) if found is not None else None
         except StateCorruptedError as error:
             if self.strict:
                 raise
-            line, memo, self.recovered = await fall_back(self, error)
-            return line, memo
+            line, head, self.recovered = await fall_back(self, error)
+            return line, head
         self.recovered = None
-        if found is None or memo is None:
+        if found is None or head is None:
             return None, None
-        version = memo.version
+        version = head.version
         mortal = version is not None and version.ttl_us is not None
         if mortal and has_expired(found.line, version, self.runtime.now_us()):
             return None, None
-        return found.line, memo
+        return found.line, head
 
     async def load_newest(self) -> None:
         """Read the newest version: for the first time, or because a move was interrupted half way."""
         if not ASYNC:
             self.require_idle("reading")
         known, before = self.line, self.head
-        line, memo = await self.newest()
+        line, head = await self.newest()
         if self.moving and known is not None and (line is None or line.uid != known.uid):
             self.deleted = True
         lost = self.moving == "rebasing"
-        self.stand(line, memo, instead_of=(known, before))
+        self.stand(line, head, instead_of=(known, before))
         if lost:
             raise InvalidStateError(
                 "moving the uncommitted changes was interrupted half way: they are gone, "
@@ -149,7 +147,12 @@ class Handle:
             )
 
     def stand(
-        self, line: Line | None, memo: Memo | None, moving: str = "", *, instead_of: tuple[Any, ...] = ()
+        self,
+        line: Line | None,
+        head: CachedHead | None,
+        moving: str = "",
+        *,
+        instead_of: tuple[Any, ...] = (),
     ) -> None:
         """Take up a committed position; whatever was uncommitted is gone.
 
@@ -159,8 +162,8 @@ class Handle:
         if instead_of and (self.line is not instead_of[0] or self.head is not instead_of[1]):
             return
         self.moving = moving or "standing"
-        self.line, self.head, self.pinned = line, memo, True
-        self.slot = self.core.memos.slot(line.uid) if line is not None else NO_SLOT
+        self.line, self.head, self.pinned = line, head, True
+        self.slot = self.core.head_cache.slot(line.uid) if line is not None else NO_SLOT
         if self.sealed:
             self.sealed = {}
         if self.attempted:
@@ -168,7 +171,7 @@ class Handle:
         self.unborn = None
         self.logs_touched = False
         for name, log in self.logs.items():
-            log._settle(memo.logs.get(name, EMPTY_LOG) if memo else EMPTY_LOG)
+            log._settle(head.logs.get(name, EMPTY_LOG) if head else EMPTY_LOG)
         if self.document is not None:
             self.document.reset(self.build_document())
         self.moving = moving
@@ -180,38 +183,38 @@ class Handle:
         elif self.pinned:
             self.stand(self.line, self.head)
 
-    def stand_unborn(self, line: Line, memo: Memo, source: int, tags: Mapping[str, bytes]) -> None:
+    def stand_unborn(self, line: Line, head: CachedHead, source: int, tags: Mapping[str, bytes]) -> None:
         """Stand on a version that the first commit, together with ``line`` itself, will follow."""
-        self.stand(None, memo)
+        self.stand(None, head)
         self.unborn = (line, source, tags)
 
     def build_document(self) -> Any:
-        memo = self.head
-        if memo is None:
+        head = self.head
+        if head is None:
             return {}
-        document = memo.build_document()
-        self._built = memo
-        if memo.changes_count >= 4:
-            self._compact(memo, document)
+        document = head.build_document()
+        self._built = head
+        if head.changes_count >= 4:
+            self._compact(head, document)
         return document
 
-    def _compact(self, memo: Memo, document: Any) -> bytes:
+    def _compact(self, head: CachedHead, document: Any) -> bytes:
         """Remember the document of this head, just as it was built from it, in one piece."""
-        compact = memo.compacted(document)
+        compact = head.compacted(document)
         if self.line is not None:
             self.head = self._built = compact
-            if self.slot.memo is memo:
-                self.slot.memo = compact
+            if self.slot.head is head:
+                self.slot.head = compact
         return compact.document
 
     def _encoded(self, node: Any) -> bytes:
         """A container of the document, encoded: nothing has to be done if all of it is, and is unchanged."""
-        document, memo = self.document, self.head
-        if memo is None or self._built is not memo or document is None or node is not document.root._raw:
+        document, head = self.document, self.head
+        if head is None or self._built is not head or document is None or node is not document.root._raw:
             return encode_stored(node)
         if document.root._dirty or document.cut or self.moving:
             return encode_stored(node)
-        return self._compact(memo, node) if memo.changes_count else memo.document
+        return self._compact(head, node) if head.changes_count else head.document
 
     def open_document(self) -> Document:
         self.ensure_loaded()
@@ -243,7 +246,7 @@ class Handle:
         """Whether there is anything to commit."""
         return self.logs_touched or (self.document is not None and self.document.dirty)
 
-    def require(self) -> tuple[Line, Memo]:
+    def require(self) -> tuple[Line, CachedHead]:
         """The line and head of a thread that exists."""
         if self.moving or not self.pinned:
             self.ensure_loaded()
@@ -262,10 +265,10 @@ class Handle:
             raise ThreadDeletedError(
                 f"the thread {self.name!r} was deleted; store.thread({self.name!r}) starts a new one"
             )
-        line, memo = self.line, self.head
-        if line is None or memo is None or memo.version.ttl_us is None:
+        line, head = self.line, self.head
+        if line is None or head is None or head.version.ttl_us is None:
             return
-        if has_expired(line, memo.version, self.runtime.now_us()):
+        if has_expired(line, head.version, self.runtime.now_us()):
             raise expired(self.name)
 
     def require_clean(self, verb: str) -> None:
@@ -326,24 +329,8 @@ class Handle:
     else:
 
         def require_idle(self, verb: str) -> None:
-            # One's own commit can't be under way: it was interrupted where it ended.
-            if self.writing and self.writing != get_ident():
+            if self.writing:
                 raise InvalidStateError(f"{verb}: {SHARED}")
-
-        @contextmanager
-        def alone(self, verb: str) -> Iterator[None]:
-            """While this thread of execution writes: the others are refused, or it is noticed afterwards.
-
-            ``commit()``, which every save runs, does the same by itself.
-            """
-            me = get_ident()
-            if self.writing and self.writing != me:
-                self.require_idle(verb)
-            try:
-                self.writing = me
-                yield
-            finally:
-                self.writing = 0
 
     def require_writable(self) -> None:
         if not ASYNC:
@@ -374,13 +361,13 @@ class Handle:
         return self.core.vault.open(tagged, self.sealed)
 
     async def fetch(self, log: str, start: int, stop: int) -> list[Any]:
-        line, memo = self.line, self.head
-        if line is None or memo is None or self.deleted or self.moving or memo.version.ttl_us is not None:
-            line, memo = self.require()
-        recent = memo.recent.get(log)
-        if recent is not None and stop - start < LARGE and (held := recent.between(start, stop)):
+        line, head = self.line, self.head
+        if line is None or head is None or self.deleted or self.moving or head.version.ttl_us is not None:
+            line, head = self.require()
+        recent = head.recent.get(log)
+        if recent is not None and stop - start < LARGE and (part := recent.between(start, stop)):
             # As the reader does it, which has more to ask: nearly always the newest, which are remembered.
-            block, before = held
+            block, before = part
             newest: list[Any] = decode_plain(block, self.open_seal)
             return newest[before : before + stop - start]
         return await self.core.reader.items(line, log, start, stop, recent, self.open_seal)
@@ -411,11 +398,11 @@ class Handle:
 
     async def find_version(self, version: AnyVersion) -> Version:
         """A version of this thread. Raises :class:`VersionNotFoundError`."""
-        line, memo = self.require()
+        line, head = self.require()
         seq, wanted = _named(version)
-        if seq == memo.seq and wanted in (None, memo.version.id):
-            return memo.version
-        if 1 <= seq <= memo.seq:
+        if seq == head.seq and wanted in (None, head.version.id):
+            return head.version
+        if 1 <= seq <= head.seq:
             found, _ = await self.core.reader.version(line, seq)
             if wanted in (None, found.id):
                 return found
@@ -426,13 +413,13 @@ class Handle:
         seq, wanted = _named(version)
         if self.line is None or self.head is None:
             return False
-        line, memo = self.require()
-        if not 1 <= seq <= memo.seq:
+        line, head = self.require()
+        if not 1 <= seq <= head.seq:
             return False
         if wanted is not None and version_id(seq, await self.core.reader.digest(line, seq)) != wanted:
             return False
         owner = await self.core.reader.owner(line, seq)
-        return await self.core.reader.contains(line, memo.seq, memo.segment, owner, seq)
+        return await self.core.reader.contains(line, head.seq, head.segment, owner, seq)
 
 
 def _named(version: AnyVersion) -> tuple[int, str | None]:

@@ -175,5 +175,5 @@ async def remove_expired(core: Core, found: Found) -> bool:
     if not await core.backend.delete(line, found.newest.hash):
         return False
     await remove(core, line)
-    core.memos.slot(line.uid).forget()
+    core.head_cache.slot(line.uid).forget()
     return True

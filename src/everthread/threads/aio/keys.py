@@ -13,8 +13,8 @@ from everthread.stores.contract import PRUNED, REWIND, Line
 from everthread.threads.aio.commit import write, write_rewind
 from everthread.threads.aio.core import Core, key_hash
 from everthread.threads.aio.lost_ack import Landed
-from everthread.threads.colours import ASYNC
-from everthread.threads.head_cache import Memo
+from everthread.threads.head_cache import CachedHead
+from everthread.threads.twins import ASYNC
 from everthread.versions import Version
 
 if TYPE_CHECKING:
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 class KeyFinder:
     """Looks in the index of folded versions and in the tails that aren't folded yet."""
 
-    def __init__(self, core: Core, line: Line, memo: Memo) -> None:
+    def __init__(self, core: Core, line: Line, head: CachedHead) -> None:
         self.core = core
         self._line = line
-        self._memo = memo
+        self._head = head
 
     async def version(self, hashed: bytes) -> tuple[Version | None, Version | None]:
         """The version that carries the key, and the rewind that went back before it, if one did."""
@@ -55,7 +55,7 @@ class KeyFinder:
 
     async def entries(self, hashed: bytes) -> list[tuple[Line, int]]:
         """(line, seq) of the versions that carry the key, on whatever branch, newest first."""
-        line, last = self._line, self._memo.seq
+        line, last = self._line, self._head.seq
         root = line.root
         # The tails first: folding moves keys from there into the index, never back, so that in this
         # order a key is seen at least once whatever happens in between.
@@ -74,13 +74,13 @@ class KeyFinder:
         return sorted(entries, key=lambda entry: entry[1], reverse=True)
 
     async def _led_here(self, line: Line, seq: int) -> bool:
-        memo = self._memo
-        return await self.core.reader.contains(self._line, memo.seq, memo.segment, line, seq)
+        head = self._head
+        return await self.core.reader.contains(self._line, head.seq, head.segment, line, seq)
 
     async def _rewind_past(self, line: Line, seq: int) -> Version:
         """The rewind that went back before the version: the past that it left still holds it."""
-        reader, memo = self.core.reader, self._memo
-        waiting = [(self._line, memo.seq, memo.segment)]
+        reader, head = self.core.reader, self._head
+        waiting = [(self._line, head.seq, head.segment)]
         seen: set[tuple[int, int]] = set()
         while waiting:
             stretches = [stretch async for stretch in reader.ancestry(*waiting.pop())]
@@ -95,7 +95,7 @@ class KeyFinder:
                     return (await reader.version(stretch.line, stretch.segment, gone=True))[0]
                 # What it left had perhaps been rewound itself.
                 waiting.append((stretch.line, before, segment))
-        return memo.version
+        return head.version
 
     async def _segment(self, line: Line, seq: int) -> int:
         """The rewind that began the stretch in which a version lies, pruned or not; 0 if none did."""
@@ -124,12 +124,12 @@ async def version_under(thread: AsyncThread, key: str) -> Version | None:
     it has been pruned."""
     handle = thread.handle
     await handle.load()
-    line, memo = handle.line, handle.head
-    if line is None or memo is None:
+    line, head = handle.line, handle.head
+    if line is None or head is None:
         return None
-    if memo.version.key == key:
-        return memo.version
-    for owner, seq in await KeyFinder(thread.core, line, memo).entries(key_hash(b"key", key)):
+    if head.version.key == key:
+        return head.version
+    for owner, seq in await KeyFinder(thread.core, line, head).entries(key_hash(b"key", key)):
         try:
             return (await thread.core.reader.version(owner, seq))[0]
         except VersionPrunedError:
@@ -164,12 +164,12 @@ async def rewind_noted(thread: AsyncThread, version: Version, metadata: Mapping[
     """Go back to an earlier version, as ``rewind()`` does, with metadata that say what for."""
     handle = thread.handle
     handle.require_clean("rewind()")
-    line, memo = handle.require()
+    line, head = handle.require()
     reader = thread.core.reader
     owner = await reader.owner(line, version.seq)
     loaded = await reader.load(owner, version.seq)
     try:
-        return await write_rewind(handle, line, memo, owner, version, loaded, metadata)
+        return await write_rewind(handle, line, head, owner, version, loaded, metadata)
     except Landed as landed:
         raise ConflictError(
             f"{thread.name!r} stands on {landed.version}, whose answer had been lost; do it again from there",

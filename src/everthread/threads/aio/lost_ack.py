@@ -10,8 +10,8 @@ from everthread.history.chain import HASH_KEPT
 from everthread.history.diff import copy_tree, diff_documents
 from everthread.history.logs import EMPTY_LOG, LogState, common_prefix
 from everthread.stores.contract import Line
-from everthread.threads.colours import ASYNC
-from everthread.threads.head_cache import Memo, from_snapshot
+from everthread.threads.head_cache import CachedHead, from_snapshot
+from everthread.threads.twins import ASYNC
 from everthread.versions import Version
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ async def find_landed(handle: Handle, line: Line, seq: int) -> Landed | None:
     return Landed(version)
 
 
-async def carry(handle: Handle, line: Line, landed: Memo) -> None:
+async def carry(handle: Handle, line: Line, landed: CachedHead) -> None:
     """Stand on a version that holds part of what was pending, and keep what was changed beyond it."""
     if ASYNC:
         was, handle.writing = handle.writing, True
@@ -76,7 +76,7 @@ async def carry(handle: Handle, line: Line, landed: Memo) -> None:
     handle.moving = ""
 
 
-async def _changes_beyond(handle: Handle, landed: Memo) -> list[Change]:
+async def _changes_beyond(handle: Handle, landed: CachedHead) -> list[Change]:
     """What the pending changes of all logs do beyond those that landed."""
     states = _states(handle)
     changes = [

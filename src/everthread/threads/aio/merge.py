@@ -21,9 +21,9 @@ from everthread.stores.contract import Line
 from everthread.threads.aio.commit import write_alone
 from everthread.threads.aio.lost_ack import find_landed
 from everthread.threads.aio.reader import Reader, Stretch
-from everthread.threads.colours import ASYNC
-from everthread.threads.head_cache import Memo
+from everthread.threads.head_cache import CachedHead
 from everthread.threads.sealing import same_content
+from everthread.threads.twins import ASYNC
 from everthread.versions import Version
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ async def rebase(handle: Handle, choice: Choice = None) -> Version | None:
 
 
 def _rebased_document(
-    handle: Handle, newest: Memo, increments: Mapping[Path, int | float], choice: Choice
+    handle: Handle, newest: CachedHead, increments: Mapping[Path, int | float], choice: Choice
 ) -> tuple[Any, tuple[Conflict, ...]]:
     """The document that both sides come to, and what is left to decide."""
     base = handle.head.build_document() if handle.head else {}
@@ -131,7 +131,7 @@ _Splice = tuple[int, int, list[bytes], list[bytes]]
 
 
 async def _rebased_logs(
-    handle: Handle, line: Line, newest: Memo, choice: Choice
+    handle: Handle, line: Line, newest: CachedHead, choice: Choice
 ) -> tuple[dict[str, list[_Splice]], list[Conflict]]:
     logs: dict[str, list[_Splice]] = {}
     conflicts: list[Conflict] = []

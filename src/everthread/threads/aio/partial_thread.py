@@ -18,9 +18,9 @@ from everthread.threads.aio.log import AsyncLogView
 from everthread.threads.aio.past import AsyncPast
 from everthread.threads.aio.reader import hash_below, placed
 from everthread.threads.aio.thread import MESSAGES, AsyncThread
-from everthread.threads.colours import streamed
 from everthread.threads.document import Document
 from everthread.threads.head_cache import Recent
+from everthread.threads.twins import streamed
 from everthread.values import Corrupt
 from everthread.versions import Version
 
@@ -51,8 +51,8 @@ class PartialHandle(Handle):
         )
 
     async def fetch(self, log: str, start: int, stop: int) -> list[Any]:
-        line, memo = self.require()
-        return await marked(self.core, line, log, start, stop, memo.recent.get(log), self.open_seal)
+        line, head = self.require()
+        return await marked(self.core, line, log, start, stop, head.recent.get(log), self.open_seal)
 
 
 class AsyncPartialThread(AsyncThread):
@@ -116,7 +116,7 @@ class AsyncPartialThread(AsyncThread):
 
     async def at(self, version: AnyVersion) -> AsyncPast:
         """The thread as it was; its ``state`` is a :class:`Corrupt` if that version can't be rebuilt."""
-        line, memo = self.handle.require()
+        line, head = self.handle.require()
         found: Version | None = None
         snapshot, lost = Snapshot.empty(), None
         try:
@@ -125,8 +125,8 @@ class AsyncPartialThread(AsyncThread):
                 found = (await self.core.reader.version(line, beyond))[0]
             else:
                 found = await self.handle.find_version(version)
-            if memo.version.id == found.id:
-                snapshot = Snapshot(memo.build_document(), memo.logs, memo.segment, memo.merged)
+            if head.version.id == found.id:
+                snapshot = Snapshot(head.build_document(), head.logs, head.segment, head.merged)
             else:
                 snapshot = (await self.core.reader.load(line, found.seq)).snapshot
         except StateCorruptedError as error:

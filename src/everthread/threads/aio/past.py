@@ -13,8 +13,8 @@ from everthread.history.logs import EMPTY_LOG, LogState, common_prefix
 from everthread.history.snapshots import Snapshot
 from everthread.stores.contract import Line
 from everthread.threads.aio.log import AsyncLogView
-from everthread.threads.colours import AwaitedFace
 from everthread.threads.document import Document, TrackedDict
+from everthread.threads.twins import AwaitedFace
 from everthread.versions import Version
 
 if TYPE_CHECKING:

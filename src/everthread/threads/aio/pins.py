@@ -16,9 +16,9 @@ import msgspec
 from everthread.errors import InvalidValueError, StateCorruptedError, StoreBusyError, VersionPrunedError
 from everthread.stores.contract import PRUNED, Cell, Line, StaleCell
 from everthread.threads.aio.journals import space_beside
-from everthread.threads.colours import pause_async
 from everthread.threads.lifetimes import ttl_us
 from everthread.threads.tombstones import pruned
+from everthread.threads.twins import pause_async
 from everthread.versions import Pin, Version
 
 if TYPE_CHECKING:

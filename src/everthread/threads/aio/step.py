@@ -26,7 +26,7 @@ from everthread.threads.aio.keys import KeyFinder
 from everthread.threads.aio.lost_ack import Landed
 from everthread.threads.aio.merge import Choice, check_choice
 from everthread.threads.aio.undo import Undo
-from everthread.threads.colours import ASYNC, AwaitedFace
+from everthread.threads.twins import ASYNC, AwaitedFace
 from everthread.versions import RecordedStep, Version
 
 if TYPE_CHECKING:
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from everthread.stores.contract import Line
     from everthread.threads.aio.handle import AnyVersion, Handle
     from everthread.threads.aio.thread import AsyncThread
-    from everthread.threads.aio.update import Place
+    from everthread.threads.aio.update import Ticket
     from everthread.threads.document import TrackedDict
-    from everthread.threads.head_cache import Memo
+    from everthread.threads.head_cache import CachedHead
 
 #: The log that holds the results; no caller's log can have this name.
 STEP_LOG = "\0steps"
@@ -235,17 +235,17 @@ class AsyncStep(AwaitedFace):
         self._open = True
         return self
 
-    async def _look(self, line: Line | None, memo: Memo | None, leaving: bool = False) -> int:
+    async def _look(self, line: Line | None, head: CachedHead | None, leaving: bool = False) -> int:
         """Take note of a recorded result; the highest attempt entered so far. Raises if fenced off.
 
         On entering, a recorded result is there for every attempt: taking it writes nothing.
         """
-        if line is None or memo is None:
+        if line is None or head is None:
             return 0
         reader, stood = self._handle.core.reader, self._stood if leaving else None
-        if stood is not None and not await reader.contains(line, memo.seq, memo.segment, *stood):
+        if stood is not None and not await reader.contains(line, head.seq, head.segment, *stood):
             raise self._fenced("the thread was rewound to before the version it was entered on", 0)
-        found = await KeyFinder(self._handle.core, line, memo).steps(self._hash)
+        found = await KeyFinder(self._handle.core, line, head).steps(self._hash)
         highest = max((attempt for _, (_, attempt, _) in found), default=0)
         recorded = next((each for each in found if each[1][2] >= 0), None)
         if highest > self.attempt and (leaving or recorded is None):
@@ -259,7 +259,7 @@ class AsyncStep(AwaitedFace):
             self._former = [place for place, (_, _, position) in found if position >= 0]
             self._former_at = at
             return highest
-        self.result = (await read_record(self._handle, line, memo, at))["result"]
+        self.result = (await read_record(self._handle, line, head, at))["result"]
         self.version = (await reader.version(owner, seq, gone=True))[0]
         self.done = True
         return highest
@@ -282,21 +282,21 @@ class AsyncStep(AwaitedFace):
             if changed:
                 raise InvalidStateError(f"the step {self.key!r} was done already; its changes were not taken")
             return
-        lanes, name = thread.core.lanes, thread.name
-        place: Place | None = None
+        queue, name = thread.core.update_queue, thread.name
+        ticket: Ticket | None = None
         try:
             if self._undo is not None:
                 self._undo.hide()
             # On a conflict look again, and go on from there unless somebody else was first.
             while not await self._finish():
-                place = place or await lanes.enter(name)
+                ticket = ticket or await queue.enter(name)
                 await thread.rebase(resolve=self._resolve)
         except BaseException:
             handle.drop_changes()
             raise
         finally:
-            if place is not None:
-                lanes.leave(place)
+            if ticket is not None:
+                queue.leave(ticket)
 
     async def _finish(self) -> bool:
         """Commit; False if somebody has written meanwhile, but not this step."""
@@ -413,29 +413,29 @@ def step_text(key: str | Sequence[Any], slot: int | None) -> str:
 # ── looking, without doing anything ──────────────────────────────────────────────────────────
 
 
-async def read_record(handle: Handle, line: Line, memo: Memo, at: int) -> Any:
+async def read_record(handle: Handle, line: Line, head: CachedHead, at: int) -> Any:
     """What is recorded of a step, by its position in the log of steps."""
-    recent = memo.recent.get(STEP_LOG)
+    recent = head.recent.get(STEP_LOG)
     (record,) = await handle.core.reader.items(line, STEP_LOG, at, at + 1, recent, handle.open_seal)
     return record
 
 
-async def find_result(handle: Handle, line: Line, memo: Memo, text: str, default: Any) -> Any:
+async def find_result(handle: Handle, line: Line, head: CachedHead, text: str, default: Any) -> Any:
     """See :meth:`AsyncThread.step_result`."""
-    for _, (_, _, at) in await KeyFinder(handle.core, line, memo).steps(key_hash(b"step", text)):
+    for _, (_, _, at) in await KeyFinder(handle.core, line, head).steps(key_hash(b"step", text)):
         if at >= 0:
-            return (await read_record(handle, line, memo, at))["result"]
+            return (await read_record(handle, line, head, at))["result"]
     return default
 
 
-async def list_steps(handle: Handle, line: Line, memo: Memo) -> AsyncIterator[RecordedStep]:
+async def list_steps(handle: Handle, line: Line, head: CachedHead) -> AsyncIterator[RecordedStep]:
     """See :meth:`AsyncThread.steps`."""
-    state, reader = memo.logs.get(STEP_LOG, EMPTY_LOG), handle.core.reader
+    state, reader = head.logs.get(STEP_LOG, EMPTY_LOG), handle.core.reader
     for start in range((state.length - 1) // _PAGE * _PAGE, -1, -_PAGE):
         found: list[Any] = []
         for first, last in state.ranges(start, min(start + _PAGE, state.length)):
             found += await reader.items(
-                line, STEP_LOG, first, last, memo.recent.get(STEP_LOG), handle.open_seal
+                line, STEP_LOG, first, last, head.recent.get(STEP_LOG), handle.open_seal
             )
         for record in reversed(found):
             yield RecordedStep(
@@ -443,21 +443,21 @@ async def list_steps(handle: Handle, line: Line, memo: Memo) -> AsyncIterator[Re
                 slot=record["slot"],
                 attempt=record["attempt"],
                 result=record["result"],
-                version=await _recorded_by(handle, line, memo, record),
+                version=await _recorded_by(handle, line, head, record),
             )
 
 
-async def _recorded_by(handle: Handle, line: Line, memo: Memo, record: Any) -> Version:
+async def _recorded_by(handle: Handle, line: Line, head: CachedHead, record: Any) -> Version:
     """The version that recorded a step."""
     core, key, seq = handle.core, records.step_key(record["key"])[0], record["seq"]
-    if seq <= memo.seq:
+    if seq <= head.seq:
         with suppress(VersionPrunedError, StateCorruptedError):
             version = (await core.reader.version(line, seq, gone=True))[0]
             if (version.step, version.slot) == (key, record["slot"]):
                 return version
     # A line that was made anew from a damaged one numbers its versions itself.
     hashed = key_hash(b"step", records.step_text(key, record["slot"]))
-    for place, (_, _, at) in await KeyFinder(core, line, memo).steps(hashed):
+    for place, (_, _, at) in await KeyFinder(core, line, head).steps(hashed):
         if at >= 0:
             return (await core.reader.version(*place, gone=True))[0]
     raise StateCorruptedError(f"no version recorded the step {key!r} of {line.name!r}", where=line.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from everthread.arguments import (
@@ -10,20 +11,19 @@ from everthread.arguments import (
     check_mapping,
     check_name,
 )
-from everthread.errors import (
-    StateCorruptedError,
-    StoreClosedError,
-)
+from everthread.codec.values import lower
+from everthread.errors import StateCorruptedError, StoreBusyError, StoreClosedError
 from everthread.history.chain import version_id
 from everthread.limits import DEFAULT_LIMITS, Limits
 from everthread.stores.contract import Capabilities, Found, Line
 from everthread.stores.contract_async import AsyncBackend
 from everthread.threads.aio.core import Core
 from everthread.threads.aio.fallback import last_good, remaining_lines
-from everthread.threads.colours import ASYNC, AwaitedFace, streamed
+from everthread.threads.aio.fold import tag_value, tags_of
 from everthread.threads.lifetimes import Lifetime, left_s, ttl_us
 from everthread.threads.runtime import Runtime
 from everthread.threads.sealing import read_metadata
+from everthread.threads.twins import ASYNC, AwaitedFace, streamed
 from everthread.versions import NO_METADATA, ThreadInfo, Version
 
 if TYPE_CHECKING:
@@ -177,9 +177,7 @@ class AsyncThreadStore(AwaitedFace):
             after = entries[-1].line.name
 
     async def _tagged(self, prefix: str, metadata: Mapping[str, Any]) -> AsyncIterator[Found]:
-        from everthread.threads.aio.tags import find_tagged
-
-        for entry in await find_tagged(self.core, metadata):
+        for entry in await _find_tagged(self.core, metadata):
             if entry.line.name.startswith(prefix):
                 yield entry
 
@@ -187,7 +185,7 @@ class AsyncThreadStore(AwaitedFace):
         line, newest = entry.line, entry.newest
         try:
             if newest is None:
-                return _told(line, (await self.core.reader.version(line, line.parent_seq))[0])
+                return _info_of(line, (await self.core.reader.version(line, line.parent_seq))[0])
             head = self.core.reader.head(newest, newest.seq)
             if entry.holed:
                 # The newest version may need what can't be read, or not.
@@ -197,7 +195,7 @@ class AsyncThreadStore(AwaitedFace):
             good = await last_good(self.core.reader, line, top)
             if good is None:
                 return ThreadInfo(name=line.name, seq=0, version_id="", updated_at_us=0, damaged=True)
-            return _told(line, good.version, damaged=True)
+            return _info_of(line, good.version, damaged=True)
         shown = read_metadata(head.metadata, self.core.reader.open) if head.metadata else NO_METADATA
         return ThreadInfo(
             name=line.name,
@@ -229,7 +227,7 @@ class AsyncThreadStore(AwaitedFace):
         return f"<store {self.url}{' closed' if self._closed else ''}>"
 
 
-def _told(line: Line, version: Version, *, damaged: bool = False) -> ThreadInfo:
+def _info_of(line: Line, version: Version, *, damaged: bool = False) -> ThreadInfo:
     return ThreadInfo(
         name=line.name,
         seq=version.seq,
@@ -239,3 +237,58 @@ def _told(line: Line, version: Version, *, damaged: bool = False) -> ThreadInfo:
         label=version.label,
         damaged=damaged,
     )
+
+
+# ── threads by their metadata ──
+
+
+async def _find_tagged(core: Core, metadata: Mapping[str, Any]) -> list[Found]:
+    """Live lines whose metadata have all of these values, by name."""
+    backend, space = core.backend, core.space
+    wanted = {
+        name: tag_value(value)
+        for name, value in lower(dict(metadata), limits=core.limits, root="metadata").items()
+    }
+    newer = await _bring_up_to_date(core)
+    found = [each for each in await backend.lines_by_tags(space, wanted) if each.line.id not in newer]
+    for line, tags in newer.values():
+        if await _has(core, line, tags, wanted):
+            now = await backend.find(space, line.name)
+            if now is not None and now.line.id == line.id:
+                found.append(now)
+    return sorted(found, key=lambda each: each.line.name) if newer else found
+
+
+async def _bring_up_to_date(core: Core) -> dict[int, tuple[Line, dict[str, bytes]]]:
+    """The index is brought up to date by who searches, rather than at every commit: it costs a save nothing.
+
+    Who reads doesn't wait for others who write: returns what couldn't be put into the index, by line.
+    """
+    backend = core.backend
+    left: dict[int, tuple[Line, dict[str, bytes]]] = {}
+    for line, seq in await backend.untagged(core.space):
+        tags: dict[str, bytes] = {}
+        newest = seq
+        for row, _ in await backend.tail(line.id):
+            if row.seq > seq:
+                with suppress(StateCorruptedError):
+                    tags.update(tags_of(row))
+                newest = row.seq
+        if not left:
+            try:
+                await backend.tag(line.id, newest, tags)
+                continue
+            except StoreBusyError:
+                pass
+        left[line.id] = line, tags
+    return left
+
+
+async def _has(core: Core, line: Line, tags: dict[str, bytes], wanted: dict[str, bytes]) -> bool:
+    """Whether a line has the values: by its newer versions, and for the rest by the index."""
+    if any(tags.get(name, value) != value for name, value in wanted.items()):
+        return False
+    rest = {name: value for name, value in wanted.items() if name not in tags}
+    if not rest:
+        return True
+    return any(each.line.id == line.id for each in await core.backend.lines_by_tags(core.space, rest))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from threading import get_ident
 from typing import Any, Literal
 
 from everthread.arguments import check_count, check_name, check_seconds
@@ -23,7 +22,7 @@ from everthread.threads.aio import fork as forks
 from everthread.threads.aio import journals, pins
 from everthread.threads.aio import merge as merges
 from everthread.threads.aio import update as updates
-from everthread.threads.aio.commit import write, write_alone, write_rewind
+from everthread.threads.aio.commit import write_alone, write_rewind
 from everthread.threads.aio.core import Core, Validator, key_hash
 from everthread.threads.aio.handle import AnyVersion, Guard, Handle
 from everthread.threads.aio.keys import KeyFinder
@@ -34,10 +33,10 @@ from everthread.threads.aio.pins import Until
 from everthread.threads.aio.step import AsyncStep, find_result, list_steps, step_text
 from everthread.threads.aio.update import AsyncDraft
 from everthread.threads.aio.watch import Watcher
-from everthread.threads.colours import ASYNC, AwaitedFace, streamed
 from everthread.threads.document import TrackedDict
 from everthread.threads.lifetimes import Lifetime, ttl_us
 from everthread.threads.reports import Recovered
+from everthread.threads.twins import ASYNC, AwaitedFace, streamed
 from everthread.versions import Pin, RecordedStep, Version
 
 __all__ = ["MESSAGES", "AnyVersion", "AsyncThread"]
@@ -171,19 +170,7 @@ class AsyncThread(AwaitedFace):
             return self.head
         options: Any = {"label": label, "metadata": metadata, "key": key, "key_hash": hashed}
         try:
-            if ASYNC:
-                return await write(handle, guard=guard, **options)
-            else:
-                # No lock: every save runs this. Between looking and setting nothing is called, so that no
-                # other thread comes in between.
-                me = get_ident()
-                if handle.writing and handle.writing != me:
-                    handle.require_idle("commit()")
-                try:
-                    handle.writing = me
-                    return write(handle, guard=guard, **options)
-                finally:
-                    handle.writing = 0
+            return await write_alone(handle, "commit()", guard=guard, **options)
         except KeyKnown:
             if (known := await self._known(key or "", hashed or b"")) is not None:
                 return known
@@ -207,10 +194,10 @@ class AsyncThread(AwaitedFace):
         handle = self.handle
         found = await self.core.find(self.name)
         line = found.line if found else handle.line
-        memo = await self.core.head(found) if found else handle.head
-        if line is None or memo is None:
+        head = await self.core.head(found) if found else handle.head
+        if line is None or head is None:
             return None
-        version, rewind = await KeyFinder(self.core, line, memo).version(hashed)
+        version, rewind = await KeyFinder(self.core, line, head).version(hashed)
         if version is None:
             return None
         if rewind is not None:
@@ -296,15 +283,15 @@ class AsyncThread(AwaitedFace):
         handle = self.handle
         handle.require_clean("refresh()")
         handle.check_alive()
-        line, memo = await handle.newest()
+        line, head = await handle.newest()
         if ASYNC:
             # Another task may have edited this handle meanwhile.
             handle.require_clean("refresh()")
         if handle.line is not None and (line is None or line.uid != handle.line.uid):
             handle.deleted = True
             handle.check_alive()
-        if memo is not None and (handle.head is None or memo.hash != handle.head.hash or handle.moving):
-            handle.stand(line, memo)
+        if head is not None and (handle.head is None or head.hash != handle.head.hash or handle.moving):
+            handle.stand(line, head)
         handle.pinned = True
         return self.head
 
@@ -326,10 +313,10 @@ class AsyncThread(AwaitedFace):
     async def at(self, version: AnyVersion) -> AsyncPast:
         """The thread as it was at a version, read only. Also takes a seq or a version id."""
         handle = self.handle
-        line, memo = handle.require()
+        line, head = handle.require()
         found = await handle.find_version(version)
-        if memo.version.id == found.id:
-            snapshot = Snapshot(memo.build_document(), memo.logs, memo.segment, memo.merged)
+        if head.version.id == found.id:
+            snapshot = Snapshot(head.build_document(), head.logs, head.segment, head.merged)
         else:
             snapshot = (await self.core.reader.load(line, found.seq)).snapshot
         return AsyncPast(handle, line, found, snapshot)
@@ -443,12 +430,12 @@ class AsyncThread(AwaitedFace):
         """Go back to an earlier version. O(1); itself a version, so it can be rewound in turn."""
         handle = self.handle
         handle.require_clean("rewind()")
-        line, memo = handle.require()
+        line, head = handle.require()
         target = await handle.find_version(version)
         reader = self.core.reader
         owner = await reader.owner(line, target.seq)
         try:
-            return await write_rewind(handle, line, memo, owner, target, await reader.load(owner, target.seq))
+            return await write_rewind(handle, line, head, owner, target, await reader.load(owner, target.seq))
         except Landed as landed:
             if landed.version.source != target.id:
                 return await self.rewind(target)
@@ -493,7 +480,7 @@ class AsyncThread(AwaitedFace):
         await self.core.backend.delete(line)
         # After it: a thread is never without its companion.
         await journals.remove(self.core, line)
-        self.core.memos.slot(line.uid).forget()
+        self.core.head_cache.slot(line.uid).forget()
         handle.drop_changes()
         handle.deleted = True
 
@@ -545,8 +532,8 @@ class AsyncThread(AwaitedFace):
 
     def sign(self, private_key: Any) -> SignedHead:
         """Sign the head with an Ed25519 key. Kept elsewhere, it shows later whether history was rewritten."""
-        _, memo = self.handle.require()
-        return sign_head(self.name, memo.seq, memo.hash, private_key)
+        _, head = self.handle.require()
+        return sign_head(self.name, head.seq, head.hash, private_key)
 
     def __repr__(self) -> str:
         handle = self.handle

@@ -15,7 +15,7 @@ from everthread.history.merge import merge_documents, resolve
 from everthread.history.ops import ADD
 from everthread.history.snapshots import Snapshot
 from everthread.threads.aio.merge import additions_kept
-from everthread.threads.colours import ASYNC
+from everthread.threads.twins import ASYNC
 
 if TYPE_CHECKING:
     from everthread.stores.contract import Line

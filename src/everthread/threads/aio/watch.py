@@ -98,8 +98,8 @@ class Watcher:
     def _check_position(self, found: Found, newest: int) -> None:
         """Nothing is newer: then the version to go on from must be the newest."""
         row = found.newest
-        told = None if row is None or row.kind == DAMAGED else version_id(row.seq, row.hash)
-        if newest < self._last or (self._id is not None and told not in (None, self._id)):
+        newest_id = None if row is None or row.kind == DAMAGED else version_id(row.seq, row.hash)
+        if newest < self._last or (self._id is not None and newest_id not in (None, self._id)):
             raise VersionNotFoundError(
                 f"{self._name!r} has no version {self._id or self._last}: its newest is {newest}. "
                 "If a backup was restored, watch a new handle"

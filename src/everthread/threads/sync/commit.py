@@ -27,10 +27,10 @@ from everthread.stores.contract import (
     VersionGone,
 )
 from everthread.threads.document import CUT, SHARED, UNTOUCHED
-from everthread.threads.head_cache import Costs, Memo, from_snapshot, moved
+from everthread.threads.head_cache import CachedHead, Costs, from_snapshot, moved
 from everthread.threads.lifetimes import carried
 from everthread.threads.sealing import read_metadata
-from everthread.threads.sync.core import empty_memo
+from everthread.threads.sync.core import empty_head
 from everthread.threads.sync.fallback import over_the_damage, refusal
 from everthread.threads.sync.journals import bury
 from everthread.threads.sync.lost_ack import find_landed
@@ -89,7 +89,7 @@ def _note_items(handle: Handle, line: Line, splices: list[list[Any]]) -> None:
     for log, _, _, insert, start, prints in splices:
         if insert:
             offset = start - (line.counts.get(log, 0) if line.parent else 0)
-            handle.core.memos.note_items(handle.slot, log, offset, prints)
+            handle.core.head_cache.note_items(handle.slot, log, offset, prints)
 
 
 def _gather(
@@ -116,12 +116,12 @@ def _gather(
     return document, ops, touched, splices, blocks
 
 
-def _conceive(handle: Handle) -> Memo:
+def _conceive(handle: Handle) -> CachedHead:
     """What the first version of a line goes on from."""
     if handle.line is None and handle.unborn is None:
         # Kept until it is born: a second try must be recognisable as the same line.
         handle.unborn = (_new_line(handle), 0, NO_TAGS)
-    return empty_memo(handle.unborn[0].start_hash if handle.unborn else b"")
+    return empty_head(handle.unborn[0].start_hash if handle.unborn else b"")
 
 
 def write(
@@ -146,54 +146,59 @@ def write(
         _check(handle)
     document, ops, touched, splices, blocks = _gather(handle)
     packed, shown = (None, NO_METADATA) if metadata is None else _encode_metadata(handle, metadata)
-    now_us, ttl, memo = handle.runtime.now_us(), None, handle.head
-    if handle.ttl_us is not None or (memo is not None and memo.version.ttl_us is not None):
-        ttl = carried(handle.line, memo.version if memo else None, handle.ttl_us, now_us)
-    head = records.encode_head(fields := (kind, now_us, label, packed, key, source, step, ttl))
+    now_us, ttl, head = handle.runtime.now_us(), None, handle.head
+    if handle.ttl_us is not None or (head is not None and head.version.ttl_us is not None):
+        ttl = carried(handle.line, head.version if head else None, handle.ttl_us, now_us)
+    header = records.encode_head(fields := (kind, now_us, label, packed, key, source, step, ttl))
     change = records.encode_change(ops, splices, merged, handle.limits)
-    body = records.write_record(head, change, blocks)
-    if memo is None:
-        memo = _conceive(handle)
-    seq, digest = memo.seq + 1, link_record(memo.hash, body)
+    body = records.write_record(header, change, blocks)
+    if head is None:
+        head = _conceive(handle)
+    seq, digest = head.seq + 1, link_record(head.hash, body)
     chunks: tuple[packs.Chunk, ...] = ()
     if len(body) > packs.FOLD_BYTES and blocks:
         chunks = tuple(packs.detach(splices, blocks))
         blocks = []
-        body = records.write_record(head, change, blocks)
+        body = records.write_record(header, change, blocks)
     sealed, parts = tuple(handle.sealed.values()), (fields, change, blocks)
-    row = NewRow(seq, DELTA, memo.hash, digest, body, key_hash, chunks, sealed, guard, None, parts)
+    row = NewRow(seq, DELTA, head.hash, digest, body, key_hash, chunks, sealed, guard, None, parts)
     # All that can be is made ready now: code is slow to run after the disk has been waited for.
-    parent, origin = memo.version.id if memo.version is not None else None, source[3] if source else None
+    parent, origin = head.version.id if head.version is not None else None, source[3] if source else None
     step_key, step_slot = (None, None) if step is None else records.step_key(step[0])
     version = Version(
         seq=seq, id=version_id(seq, digest), parent=parent, at_us=now_us, label=label, metadata=shown,
         key=key, kind=_KIND_NAMES[kind], source=origin, ttl_us=ttl, step=step_key, slot=step_slot,
     )  # fmt: skip
-    logs = memo.logs.copy() if touched else memo.logs
+    logs = head.logs.copy() if touched else head.logs
     for log in touched:
         logs[log.name] = log._recorded_state
-    contained = {**memo.merged, **merged} if merged else memo.merged
+    contained = {**head.merged, **merged} if merged else head.merged
     edits = change if ops else None
-    single = packs.Single(seq, digest, key_hash, packed, (head, change, blocks), len(body))
-    memo = moved(memo, seq, digest, version, edits, logs, splices, blocks, contained, len(body), single)
-    due = memo.due(handle.core.folder.records_max, packs.FOLD_BYTES)
+    single = packs.Single(seq, digest, key_hash, packed, (header, change, blocks), len(body))
+    head = moved(head, seq, digest, version, edits, logs, splices, blocks, contained, len(body), single)
+    due = head.due(handle.core.folder.records_max, packs.FOLD_BYTES)
     line = _create(handle, row) if handle.unborn is not None else _append(handle, row)
     slot = handle.slot
     if slot.prints:
         _note_items(handle, line, splices)
     if slot.keys is not None:
-        handle.core.memos.note_key(slot, seq, key_hash)
+        handle.core.head_cache.note_key(slot, seq, key_hash)
     if due:
-        memo = _folded(handle, line, memo)
-    _move(handle, memo, document, touched, folded=due)
-    slot.memo = handle.head
+        head = _folded(handle, line, head)
+    _move(handle, head, document, touched, folded=due)
+    slot.head = handle.head
     return version
 
 
 def write_alone(handle: Handle, verb: str, **options: Any) -> Version:
-    """The same for all but ``commit()``: no other thread of execution changes the handle meanwhile."""
-    with handle.alone(verb):
+    """The same; whoever else uses the handle meanwhile, a signal handler for one, gets an error."""
+    if handle.writing:
+        handle.require_idle(verb)
+    try:
+        handle.writing = True
         return write(handle, **options)
+    finally:
+        handle.writing = False
 
 
 def _check_alone(handle: Handle, document: Document | None, touched: list[Log]) -> None:
@@ -210,18 +215,20 @@ def _check_alone(handle: Handle, document: Document | None, touched: list[Log]) 
         )
 
 
-def _move(handle: Handle, memo: Memo, document: Document | None, touched: list[Log], *, folded: bool) -> None:
+def _move(
+    handle: Handle, head: CachedHead, document: Document | None, touched: list[Log], *, folded: bool
+) -> None:
     """Stand on the version just written, without reading anything."""
     if handle.writing:
         _check_alone(handle, document, touched)
     handle.moving = "standing"
-    handle.head = memo
+    handle.head = head
     handle.attempted.clear()
     if document is not None:
         document.mark_clean()
         # Not at each save: what became long shows soon enough.
-        if folded and memo.long:
-            handle.head = memo.compacted(document.raw)
+        if folded and head.long:
+            handle.head = head.compacted(document.raw)
     for log in touched:
         log._settle(log._recorded_state)
     handle.logs_touched = False
@@ -230,10 +237,10 @@ def _move(handle: Handle, memo: Memo, document: Document | None, touched: list[L
     handle.moving = ""
 
 
-def _folded(handle: Handle, line: Line, memo: Memo) -> Memo:
+def _folded(handle: Handle, line: Line, head: CachedHead) -> CachedHead:
     """Fold, while the handle still stands on the version before: if this is cut short, trying again finds
     the version that was written."""
-    return handle.core.maintain(line, memo)
+    return handle.core.maintain(line, head)
 
 
 def _encode_metadata(handle: Handle, metadata: Mapping[str, Any]) -> tuple[bytes, Mapping[str, Any]]:
@@ -282,7 +289,7 @@ def _create(handle: Handle, row: NewRow) -> Line:
             expected=None,
             actual=actual,
         ) from None
-    handle.line, handle.slot, handle.unborn = born, core.memos.slot(born.uid), None
+    handle.line, handle.slot, handle.unborn = born, core.head_cache.slot(born.uid), None
     return born
 
 
@@ -322,7 +329,7 @@ def _conflict(handle: Handle, line: Line, stale: StaleWrite) -> Exception:
 def write_rewind(
     handle: Handle,
     line: Line,
-    memo: Memo,
+    head: CachedHead,
     owner: Line,
     target: Version,
     loaded: Loaded,
@@ -330,27 +337,32 @@ def write_rewind(
 ) -> Version:
     """Append the version that goes back to ``target`` and stand on it."""
     if handle.recovered is not None:
-        memo = over_the_damage(handle, line, memo)
+        head = over_the_damage(handle, line, head)
     snapshot = loaded.snapshot
     source = (owner.uid, target.seq, snapshot.segment, target.id)
-    counts = {name: log.count for name, log in memo.logs.items()}
+    counts = {name: log.count for name, log in head.logs.items()}
     now_us = handle.runtime.now_us()
-    ttl = carried(line, memo.version, handle.ttl_us, now_us)
+    ttl = carried(line, head.version, handle.ttl_us, now_us)
     packed = _encode_metadata(handle, metadata)[0] if metadata else None
-    head = Head(records.REWIND, now_us, metadata=packed, source=source, ttl=ttl)
+    header = Head(records.REWIND, now_us, metadata=packed, source=source, ttl=ttl)
     change = records.write_change(records.Change(counts=counts))
-    body = records.write_record(records.write_head(head), change, [])
-    digest = link_record(memo.hash, body)
-    seq = memo.seq + 1
-    row = NewRow(seq, REWIND, memo.hash, digest, body, source=(owner.id, target.seq))
-    with handle.alone("rewind()"):
+    body = records.write_record(records.write_head(header), change, [])
+    digest = link_record(head.hash, body)
+    seq = head.seq + 1
+    row = NewRow(seq, REWIND, head.hash, digest, body, source=(owner.id, target.seq))
+    if handle.writing:
+        handle.require_idle("rewind()")
+    try:
+        handle.writing = True
         document, _, touched, _, _ = _gather(handle)
         _append(handle, row)
         _check_alone(handle, document, touched)
-    handle.core.memos.note_key(handle.slot, seq, None)
+    finally:
+        handle.writing = False
+    handle.core.head_cache.note_key(handle.slot, seq, None)
     snapshot.jump(seq, counts)
-    version = make_version(line, seq, digest, memo.hash if memo.seq > line.parent_seq else None, head)
-    costs, tail = loaded.costs, memo.costs
+    version = make_version(line, seq, digest, head.hash if head.seq > line.parent_seq else None, header)
+    costs, tail = loaded.costs, head.costs
     # The rows read for the target, the rewind itself, and the tail that still waits for its fold. No fold
     # takes rewinds: they count where something else waits, which they would keep from being read quickly.
     costs = Costs(
@@ -361,10 +373,10 @@ def write_rewind(
         costs.replay_bytes,
         costs.keyframe_bytes,
     )
-    memo = from_snapshot(snapshot, seq, digest, version, costs, {})
-    if memo.due(handle.core.folder.records_max, packs.FOLD_BYTES):
-        memo = _folded(handle, line, memo)
-    handle.stand(line, memo)
+    head = from_snapshot(snapshot, seq, digest, version, costs, {})
+    if head.due(handle.core.folder.records_max, packs.FOLD_BYTES):
+        head = _folded(handle, line, head)
+    handle.stand(line, head)
     handle.recovered = None
-    handle.slot.memo = memo
+    handle.slot.head = head
     return version

@@ -17,7 +17,7 @@ from everthread.history import packs
 from everthread.history.chain import link, record_digest
 from everthread.history.logs import EMPTY_LOG, LogState
 from everthread.stores.contract import DAMAGED, PACK, SEAL_SEQ, Found, Line, Row
-from everthread.threads.head_cache import Memo, from_snapshot
+from everthread.threads.head_cache import CachedHead, from_snapshot
 from everthread.threads.reports import Recovered
 from everthread.threads.sync.journals import in_words, is_companion
 from everthread.threads.sync.reader import Loaded, Loading
@@ -43,7 +43,7 @@ class Good(msgspec.Struct, frozen=True):
 
 def fall_back(
     handle: Handle, error: StateCorruptedError
-) -> tuple[Line | None, Memo | None, Recovered | None]:
+) -> tuple[Line | None, CachedHead | None, Recovered | None]:
     """The last good version of a thread whose newest one raised ``error``; raises that if there is none."""
     core = handle.core
     try:
@@ -57,18 +57,18 @@ def fall_back(
         raise error
     version = good.version
     digest = line.start_hash if version.seq == line.parent_seq else good.hash
-    memo = from_snapshot(good.loaded.snapshot, version.seq, digest, version, good.loaded.costs, {})
+    head = from_snapshot(good.loaded.snapshot, version.seq, digest, version, good.loaded.costs, {})
     reasons = good.reasons or (str(error),)
     called = f"the thread {handle.name!r}"
     if is_companion(line):
         called = in_words(core.backend, repr(handle.name))
         reasons = tuple([in_words(core.backend, reason) for reason in reasons])
     recovered = Recovered(version, version.seq + 1, top, reasons)
-    if reasons not in core.told:
+    if reasons not in core.warned:
         # Once: forks that share what is damaged would say the same.
-        core.told.add(reasons)
+        core.warned.add(reasons)
         core.warn(called, recovered)
-    return line, memo, recovered
+    return line, head, recovered
 
 
 def log_damage(called: str, recovered: Recovered) -> None:
@@ -201,7 +201,7 @@ def newest_seq(backend: Backend, line: Line) -> int:
 # ── going on ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def over_the_damage(handle: Handle, line: Line, memo: Memo) -> Memo:
+def over_the_damage(handle: Handle, line: Line, head: CachedHead) -> CachedHead:
     """What a rewind goes on from: the damaged newest row, with as much as is known of what it used.
 
     Raises :class:`StateCorruptedError` if the store can't even reach that row.
@@ -216,12 +216,12 @@ def over_the_damage(handle: Handle, line: Line, memo: Memo) -> Memo:
             where=handle.name,
         ) from error
     if not rows:
-        return memo
+        return head
     newest = rows[0]
-    used = {name: log.count for name, log in memo.logs.items()}
-    _note_used(backend, line, memo.seq, used)
-    logs = {name: _with_count(memo.logs.get(name, EMPTY_LOG), count) for name, count in used.items()}
-    return msgspec.structs.replace(memo, seq=newest.seq, hash=newest.hash, logs=logs, singles=None)
+    used = {name: log.count for name, log in head.logs.items()}
+    _note_used(backend, line, head.seq, used)
+    logs = {name: _with_count(head.logs.get(name, EMPTY_LOG), count) for name, count in used.items()}
+    return msgspec.structs.replace(head, seq=newest.seq, hash=newest.hash, logs=logs, singles=None)
 
 
 def _note_used(backend: Backend, line: Line, after: int, used: dict[str, int]) -> None:

@@ -14,7 +14,7 @@ from everthread.history import packs
 from everthread.history.packs import FOLD_BYTES, FOLD_RECORDS
 from everthread.history.snapshots import KEYFRAME_ROWS, Snapshot, keyframe_due, write_keyframe
 from everthread.stores.contract import DELTA, Backend, Fold, Line, Row
-from everthread.threads.head_cache import Costs, Memo
+from everthread.threads.head_cache import CachedHead, Costs
 from everthread.threads.sync.reader import Reader
 
 #: Metadata values up to this many bytes are indexed as they are, longer ones by their hash.
@@ -32,22 +32,22 @@ class Folder:
         self._reader = reader
         self.records_max = records_max
 
-    def fold(self, line: Line, memo: Memo) -> tuple[Costs, list[packs.Single] | None]:
+    def fold(self, line: Line, head: CachedHead) -> tuple[Costs, list[packs.Single] | None]:
         """Fold the line's tail if it is long enough.
 
         Returns what reading the head costs afterwards, and the records that are left, if they are known.
         """
-        costs = memo.costs
+        costs = head.costs
         if costs.tail_rows <= self.records_max and costs.tail_bytes < FOLD_BYTES:
             if costs.rows - costs.tail_rows > KEYFRAME_ROWS:
-                return self._keyframe(line, memo), None
-            return costs, memo.unfolded
-        return self._fold(line, memo, costs)
+                return self._keyframe(line, head), None
+            return costs, head.unfolded
+        return self._fold(line, head, costs)
 
-    def _fold(self, line: Line, memo: Memo, costs: Costs) -> tuple[Costs, list[packs.Single] | None]:
+    def _fold(self, line: Line, head: CachedHead, costs: Costs) -> tuple[Costs, list[packs.Single] | None]:
         # As they were written here, if they were: the store refuses the fold unless it has just these. Only
         # who writes a record gives it a keyframe, and forgets it here.
-        tail: list[Taken] = [*(memo.unfolded or ())]
+        tail: list[Taken] = [*(head.unfolded or ())]
         if not tail:
             tail = [_taken_apart(row, key) for row, key in self._backend.tail(line.id)]
         if len(tail) < 2:
@@ -57,7 +57,7 @@ class Folder:
         others = costs.rows - costs.tail_rows
         for run, beside in self._runs(singles):
             fold = _made(run, beside)
-            current = run[-1].seq > memo.segment
+            current = run[-1].seq > head.segment
             if current:
                 replay_bytes += len(fold.pack.net)
                 packs_read += 1
@@ -119,13 +119,13 @@ class Folder:
         if run:
             yield run, beside
 
-    def _keyframe(self, line: Line, memo: Memo) -> Costs:
+    def _keyframe(self, line: Line, head: CachedHead) -> Costs:
         """Many short stretches between rewinds: give the newest row a keyframe of its own."""
-        keyframe = write_keyframe(Snapshot(memo.build_document(), memo.logs, memo.segment, memo.merged))
+        keyframe = write_keyframe(Snapshot(head.build_document(), head.logs, head.segment, head.merged))
         if keyframe is None:
-            return memo.costs
-        self._backend.keyframe(line.id, memo.seq, memo.hash, keyframe)
-        old = memo.costs
+            return head.costs
+        self._backend.keyframe(line.id, head.seq, head.hash, keyframe)
+        old = head.costs
         return Costs(old.tail_rows, old.tail_bytes, old.tail_rows, 0, 0, len(keyframe))
 
 

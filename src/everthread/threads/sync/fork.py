@@ -25,14 +25,14 @@ from everthread.errors import (
 from everthread.history import packs
 from everthread.history.chain import HASH_KEPT, branch, version_id
 from everthread.stores.contract import DELTA, PACK, Line, NameTaken, SourceGone, VersionGone
-from everthread.threads.colours import refuse_coroutine
-from everthread.threads.head_cache import Memo, from_snapshot
+from everthread.threads.head_cache import CachedHead, from_snapshot
 from everthread.threads.sync import journals
 from everthread.threads.sync.commit import write
 from everthread.threads.sync.fold import tag_value
 from everthread.threads.sync.journals import bury
 from everthread.threads.sync.reader import placed
 from everthread.threads.tombstones import pruned
+from everthread.threads.twins import refuse_coroutine
 from everthread.values import Erased, Personal
 from everthread.versions import Version
 
@@ -68,7 +68,7 @@ class Terms(msgspec.Struct, frozen=True):
         return self.prepare is not None or self.transform is not None
 
 
-def denies_effects(head: Memo) -> bool:
+def denies_effects(head: CachedHead) -> bool:
     """Whether a version is one of a fork that makes no effects."""
     return EFFECTS_LOG in head.logs and head.logs[EFFECTS_LOG].count > 0
 
@@ -110,19 +110,19 @@ def _made_before(source: Thread, other: Thread, version: Version, terms: Terms) 
 
 def _fork(source: Thread, other: Thread, version: Version, terms: Terms) -> None:
     core = source.core
-    line, memo = source.handle.require()
+    line, head = source.handle.require()
     # A fork of a fork that has no version of its own begins where that one began.
     owner = core.reader.owner(line, version.seq)
-    deny = terms.deny or denies_effects(memo)
+    deny = terms.deny or denies_effects(head)
     plain = not (terms.hooks or terms.key is not None or deny)
     pointed = loaded = None
-    pointed = _pointed(core.reader, line, memo, version.seq) if plain and owner is line else None
+    pointed = _pointed(core.reader, line, head, version.seq) if plain and owner is line else None
     if pointed is not None:
         digest, counts = pointed
-        segment = memo.segment
-    elif version.id == memo.version.id:
-        digest = memo.hash if owner.uid == line.uid else line.parent_hash
-        counts, segment = _counts(memo.logs), memo.segment
+        segment = head.segment
+    elif version.id == head.version.id:
+        digest = head.hash if owner.uid == line.uid else line.parent_hash
+        counts, segment = _counts(head.logs), head.segment
         if owner.uid != line.uid:
             segment = line.parent_segment
         if (core.reader.version(owner, version.seq))[1][:HASH_KEPT] != digest[:HASH_KEPT]:
@@ -151,11 +151,11 @@ def _fork(source: Thread, other: Thread, version: Version, terms: Terms) -> None
             other.handle.line = core.backend.create(new, None, line.id, tags)
             other.handle.moving = "standing"
         elif not (terms.hooks or terms.key is not None or marked):
-            start = _start(memo, loaded, new.start_hash, version)
+            start = _start(head, loaded, new.start_hash, version)
             other.handle.stand(core.backend.create(new, None, line.id, tags), start)
-            other.handle.slot.memo = start
+            other.handle.slot.head = start
         else:
-            other.handle.stand_unborn(new, _start(memo, loaded, new.start_hash, version), line.id, tags)
+            other.handle.stand_unborn(new, _start(head, loaded, new.start_hash, version), line.id, tags)
             if terms.hooks:
                 before = (source.at(version)).messages.read()
                 _replace_messages(other, before, _hooked(before, terms.prepare, terms.transform))
@@ -182,14 +182,14 @@ def _counts(logs: dict[str, LogState]) -> dict[str, int]:
     return {name: log.count for name, log in logs.items()}
 
 
-def _pointed(reader: Reader, line: Line, memo: Memo, seq: int) -> tuple[bytes, dict[str, int]] | None:
+def _pointed(reader: Reader, line: Line, head: CachedHead, seq: int) -> tuple[bytes, dict[str, int]] | None:
     """Hash and log positions of a version before the head, from its own row alone; ``None`` if that doesn't
     say enough.
 
     A log whose newest items are found there has used as many positions as these reach to: positions only
     grow along a line.
     """
-    rows = reader.backend.scan(line.id, seq, 1) if memo.segment < seq < memo.seq else []
+    rows = reader.backend.scan(line.id, seq, 1) if head.segment < seq < head.seq else []
     if not rows or rows[0].kind not in (DELTA, PACK) or not rows[0].first <= seq <= rows[0].seq:
         return None
     row = rows[0]
@@ -203,31 +203,31 @@ def _pointed(reader: Reader, line: Line, memo: Memo, seq: int) -> tuple[bytes, d
         for encoded in reversed(changes):
             for log, _, stop in reversed(packs.inserted_ranges(encoded)):
                 counts.setdefault(log, stop)
-            if len(counts) == len(memo.logs):
+            if len(counts) == len(head.logs):
                 return digest, counts
     except StateCorruptedError as error:
         raise placed(error, line, row) from error
     return None
 
 
-def _start(memo: Memo, loaded: Loaded | None, start_hash: bytes, version: Version) -> Memo:
+def _start(head: CachedHead, loaded: Loaded | None, start_hash: bytes, version: Version) -> CachedHead:
     """What the fork goes on from: the source's head as it is remembered, or a version that was read."""
     if loaded is not None:
         loaded.snapshot.branch()
         return from_snapshot(loaded.snapshot, version.seq, start_hash, version, loaded.costs, {})
-    return Memo(
+    return CachedHead(
         version.seq,
         start_hash,
         version,
-        memo.document,
-        memo.changes[: memo.changes_count],
-        memo.changes_count,
-        memo.changes_bytes,
-        memo.logs,
+        head.document,
+        head.changes[: head.changes_count],
+        head.changes_count,
+        head.changes_bytes,
+        head.logs,
         0,
-        memo.merged,
+        head.merged,
         {},
-        memo.costs,
+        head.costs,
     )
 
 

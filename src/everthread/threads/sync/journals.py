@@ -176,5 +176,5 @@ def remove_expired(core: Core, found: Found) -> bool:
     if not core.backend.delete(line, found.newest.hash):
         return False
     remove(core, line)
-    core.memos.slot(line.uid).forget()
+    core.head_cache.slot(line.uid).forget()
     return True

@@ -10,10 +10,10 @@ from everthread.codec import records
 from everthread.codec.values import decode, decode_plain, encode, is_plain, lower, same
 from everthread.errors import InvalidStateError, InvalidValueError
 from everthread.history.logs import EMPTY_LOG, LogState, Prints
-from everthread.threads.colours import SequenceReads
 from everthread.threads.document import CUT, WHOLE
 from everthread.threads.nodes import READ_ONLY
 from everthread.threads.sealing import same_content
+from everthread.threads.twins import SequenceReads
 
 if TYPE_CHECKING:
     from everthread.threads.sync.handle import Handle

@@ -11,7 +11,7 @@ from everthread.history.chain import HASH_KEPT
 from everthread.history.diff import copy_tree, diff_documents
 from everthread.history.logs import EMPTY_LOG, LogState, common_prefix
 from everthread.stores.contract import Line
-from everthread.threads.head_cache import Memo, from_snapshot
+from everthread.threads.head_cache import CachedHead, from_snapshot
 from everthread.versions import Version
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def find_landed(handle: Handle, line: Line, seq: int) -> Landed | None:
     return Landed(version)
 
 
-def carry(handle: Handle, line: Line, landed: Memo) -> None:
+def carry(handle: Handle, line: Line, landed: CachedHead) -> None:
     """Stand on a version that holds part of what was pending, and keep what was changed beyond it."""
     changes = _changes_beyond(handle, landed)
     ops = []
@@ -65,7 +65,7 @@ def carry(handle: Handle, line: Line, landed: Memo) -> None:
     handle.moving = ""
 
 
-def _changes_beyond(handle: Handle, landed: Memo) -> list[Change]:
+def _changes_beyond(handle: Handle, landed: CachedHead) -> list[Change]:
     """What the pending changes of all logs do beyond those that landed."""
     states = _states(handle)
     return [

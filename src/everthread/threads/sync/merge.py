@@ -19,7 +19,7 @@ from everthread.history.merge import resolve as resolve_documents
 from everthread.history.ops import ADD, SET, Op
 from everthread.history.snapshots import Snapshot
 from everthread.stores.contract import Line
-from everthread.threads.head_cache import Memo
+from everthread.threads.head_cache import CachedHead
 from everthread.threads.sealing import same_content
 from everthread.threads.sync.commit import write_alone
 from everthread.threads.sync.lost_ack import find_landed
@@ -79,7 +79,7 @@ def rebase(handle: Handle, choice: Choice = None) -> Version | None:
 
 
 def _rebased_document(
-    handle: Handle, newest: Memo, increments: Mapping[Path, int | float], choice: Choice
+    handle: Handle, newest: CachedHead, increments: Mapping[Path, int | float], choice: Choice
 ) -> tuple[Any, tuple[Conflict, ...]]:
     """The document that both sides come to, and what is left to decide."""
     base = handle.head.build_document() if handle.head else {}
@@ -123,7 +123,7 @@ _Splice = tuple[int, int, list[bytes], list[bytes]]
 
 
 def _rebased_logs(
-    handle: Handle, line: Line, newest: Memo, choice: Choice
+    handle: Handle, line: Line, newest: CachedHead, choice: Choice
 ) -> tuple[dict[str, list[_Splice]], list[Conflict]]:
     logs: dict[str, list[_Splice]] = {}
     conflicts: list[Conflict] = []

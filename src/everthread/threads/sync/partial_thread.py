@@ -12,7 +12,6 @@ from everthread.history.chain import parse_version_id
 from everthread.history.logs import EMPTY_LOG
 from everthread.history.snapshots import Snapshot
 from everthread.stores.contract import Line
-from everthread.threads.colours import iterated
 from everthread.threads.document import Document
 from everthread.threads.head_cache import Recent
 from everthread.threads.sync.core import Core
@@ -22,6 +21,7 @@ from everthread.threads.sync.log import LogView
 from everthread.threads.sync.past import Past
 from everthread.threads.sync.reader import hash_below, placed
 from everthread.threads.sync.thread import MESSAGES, Thread
+from everthread.threads.twins import iterated
 from everthread.values import Corrupt
 from everthread.versions import Version
 
@@ -52,8 +52,8 @@ class PartialHandle(Handle):
         )
 
     def fetch(self, log: str, start: int, stop: int) -> list[Any]:
-        line, memo = self.require()
-        return marked(self.core, line, log, start, stop, memo.recent.get(log), self.open_seal)
+        line, head = self.require()
+        return marked(self.core, line, log, start, stop, head.recent.get(log), self.open_seal)
 
 
 class PartialThread(Thread):
@@ -117,7 +117,7 @@ class PartialThread(Thread):
 
     def at(self, version: AnyVersion) -> Past:
         """The thread as it was; its ``state`` is a :class:`Corrupt` if that version can't be rebuilt."""
-        line, memo = self.handle.require()
+        line, head = self.handle.require()
         found: Version | None = None
         snapshot, lost = Snapshot.empty(), None
         try:
@@ -126,8 +126,8 @@ class PartialThread(Thread):
                 found = (self.core.reader.version(line, beyond))[0]
             else:
                 found = self.handle.find_version(version)
-            if memo.version.id == found.id:
-                snapshot = Snapshot(memo.build_document(), memo.logs, memo.segment, memo.merged)
+            if head.version.id == found.id:
+                snapshot = Snapshot(head.build_document(), head.logs, head.segment, head.merged)
             else:
                 snapshot = (self.core.reader.load(line, found.seq)).snapshot
         except StateCorruptedError as error:

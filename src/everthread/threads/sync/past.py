@@ -13,9 +13,9 @@ from everthread.history.diff import Diff, LogChange
 from everthread.history.logs import EMPTY_LOG, LogState, common_prefix
 from everthread.history.snapshots import Snapshot
 from everthread.stores.contract import Line
-from everthread.threads.colours import BlockingFace
 from everthread.threads.document import Document, TrackedDict
 from everthread.threads.sync.log import LogView
+from everthread.threads.twins import BlockingFace
 from everthread.versions import Version
 
 if TYPE_CHECKING:

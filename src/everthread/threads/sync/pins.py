@@ -16,10 +16,10 @@ import msgspec
 
 from everthread.errors import InvalidValueError, StateCorruptedError, StoreBusyError, VersionPrunedError
 from everthread.stores.contract import PRUNED, Cell, Line, StaleCell
-from everthread.threads.colours import pause
 from everthread.threads.lifetimes import ttl_us
 from everthread.threads.sync.journals import space_beside
 from everthread.threads.tombstones import pruned
+from everthread.threads.twins import pause
 from everthread.versions import Pin, Version
 
 if TYPE_CHECKING:

@@ -251,12 +251,12 @@ class Loading:
                 raise StateCorruptedError("it is a rewind and isn't marked as one")
             self._steps.append((_advance(change), self.reached))
             return
-        told = records.read_head(head)
-        if told.kind != records.REWIND or told.source is None:
+        rewind = records.read_head(head)
+        if rewind.kind != records.REWIND or rewind.source is None:
             raise StateCorruptedError("it is marked as a rewind and isn't one")
         self._steps.append((lambda snapshot: snapshot.jump(row.seq, change.counts), self.reached))
         self._in_tail = self._straight = False
-        self._line, self._seq = self._reader.by_uid(self._line, told.source[0]), told.source[1]
+        self._line, self._seq = self._reader.by_uid(self._line, rewind.source[0]), rewind.source[1]
 
 
 def _advance(change: Change) -> Callable[[Snapshot], None]:
@@ -640,9 +640,9 @@ class Reader:
         self, line: Line, log: str, start: int, stop: int, recent: Recent | None, open_: Any
     ) -> list[Any]:
         """Items by physical position, as the caller's values."""
-        if recent is not None and stop - start < LARGE and (held := recent.between(start, stop)):
+        if recent is not None and stop - start < LARGE and (recalled := recent.between(start, stop)):
             # Nearly always: the newest ones, which are remembered.
-            block, before = held
+            block, before = recalled
             newest: list[Any] = decode_plain(block, open_)[before : before + stop - start]
             return newest
         found: list[Any] = []

@@ -20,13 +20,13 @@ from everthread.errors import (
     VersionPrunedError,
 )
 from everthread.history.logs import EMPTY_LOG
-from everthread.threads.colours import BlockingFace
 from everthread.threads.sync.commit import write_alone
 from everthread.threads.sync.core import key_hash
 from everthread.threads.sync.keys import KeyFinder
 from everthread.threads.sync.lost_ack import Landed
 from everthread.threads.sync.merge import Choice, check_choice
 from everthread.threads.sync.undo import Undo
+from everthread.threads.twins import BlockingFace
 from everthread.versions import RecordedStep, Version
 
 if TYPE_CHECKING:
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
     from everthread.stores.contract import Line
     from everthread.threads.document import TrackedDict
-    from everthread.threads.head_cache import Memo
+    from everthread.threads.head_cache import CachedHead
     from everthread.threads.sync.handle import AnyVersion, Handle
     from everthread.threads.sync.thread import Thread
-    from everthread.threads.sync.update import Place
+    from everthread.threads.sync.update import Ticket
 
 #: The log that holds the results; no caller's log can have this name.
 STEP_LOG = "\0steps"
@@ -228,17 +228,17 @@ class Step(BlockingFace):
         self._open = True
         return self
 
-    def _look(self, line: Line | None, memo: Memo | None, leaving: bool = False) -> int:
+    def _look(self, line: Line | None, head: CachedHead | None, leaving: bool = False) -> int:
         """Take note of a recorded result; the highest attempt entered so far. Raises if fenced off.
 
         On entering, a recorded result is there for every attempt: taking it writes nothing.
         """
-        if line is None or memo is None:
+        if line is None or head is None:
             return 0
         reader, stood = self._handle.core.reader, self._stood if leaving else None
-        if stood is not None and not reader.contains(line, memo.seq, memo.segment, *stood):
+        if stood is not None and not reader.contains(line, head.seq, head.segment, *stood):
             raise self._fenced("the thread was rewound to before the version it was entered on", 0)
-        found = KeyFinder(self._handle.core, line, memo).steps(self._hash)
+        found = KeyFinder(self._handle.core, line, head).steps(self._hash)
         highest = max((attempt for _, (_, attempt, _) in found), default=0)
         recorded = next((each for each in found if each[1][2] >= 0), None)
         if highest > self.attempt and (leaving or recorded is None):
@@ -252,7 +252,7 @@ class Step(BlockingFace):
             self._former = [place for place, (_, _, position) in found if position >= 0]
             self._former_at = at
             return highest
-        self.result = (read_record(self._handle, line, memo, at))["result"]
+        self.result = (read_record(self._handle, line, head, at))["result"]
         self.version = (reader.version(owner, seq, gone=True))[0]
         self.done = True
         return highest
@@ -275,21 +275,21 @@ class Step(BlockingFace):
             if changed:
                 raise InvalidStateError(f"the step {self.key!r} was done already; its changes were not taken")
             return
-        lanes, name = thread.core.lanes, thread.name
-        place: Place | None = None
+        queue, name = thread.core.update_queue, thread.name
+        ticket: Ticket | None = None
         try:
             if self._undo is not None:
                 self._undo.hide()
             # On a conflict look again, and go on from there unless somebody else was first.
             while not self._finish():
-                place = place or lanes.enter(name)
+                ticket = ticket or queue.enter(name)
                 thread.rebase(resolve=self._resolve)
         except BaseException:
             handle.drop_changes()
             raise
         finally:
-            if place is not None:
-                lanes.leave(place)
+            if ticket is not None:
+                queue.leave(ticket)
 
     def _finish(self) -> bool:
         """Commit; False if somebody has written meanwhile, but not this step."""
@@ -404,49 +404,49 @@ def step_text(key: str | Sequence[Any], slot: int | None) -> str:
 # ── looking, without doing anything ──────────────────────────────────────────────────────────
 
 
-def read_record(handle: Handle, line: Line, memo: Memo, at: int) -> Any:
+def read_record(handle: Handle, line: Line, head: CachedHead, at: int) -> Any:
     """What is recorded of a step, by its position in the log of steps."""
-    recent = memo.recent.get(STEP_LOG)
+    recent = head.recent.get(STEP_LOG)
     (record,) = handle.core.reader.items(line, STEP_LOG, at, at + 1, recent, handle.open_seal)
     return record
 
 
-def find_result(handle: Handle, line: Line, memo: Memo, text: str, default: Any) -> Any:
+def find_result(handle: Handle, line: Line, head: CachedHead, text: str, default: Any) -> Any:
     """See :meth:`Thread.step_result`."""
-    for _, (_, _, at) in KeyFinder(handle.core, line, memo).steps(key_hash(b"step", text)):
+    for _, (_, _, at) in KeyFinder(handle.core, line, head).steps(key_hash(b"step", text)):
         if at >= 0:
-            return (read_record(handle, line, memo, at))["result"]
+            return (read_record(handle, line, head, at))["result"]
     return default
 
 
-def list_steps(handle: Handle, line: Line, memo: Memo) -> Iterator[RecordedStep]:
+def list_steps(handle: Handle, line: Line, head: CachedHead) -> Iterator[RecordedStep]:
     """See :meth:`Thread.steps`."""
-    state, reader = memo.logs.get(STEP_LOG, EMPTY_LOG), handle.core.reader
+    state, reader = head.logs.get(STEP_LOG, EMPTY_LOG), handle.core.reader
     for start in range((state.length - 1) // _PAGE * _PAGE, -1, -_PAGE):
         found: list[Any] = []
         for first, last in state.ranges(start, min(start + _PAGE, state.length)):
-            found += reader.items(line, STEP_LOG, first, last, memo.recent.get(STEP_LOG), handle.open_seal)
+            found += reader.items(line, STEP_LOG, first, last, head.recent.get(STEP_LOG), handle.open_seal)
         for record in reversed(found):
             yield RecordedStep(
                 key=records.step_key(record["key"])[0],
                 slot=record["slot"],
                 attempt=record["attempt"],
                 result=record["result"],
-                version=_recorded_by(handle, line, memo, record),
+                version=_recorded_by(handle, line, head, record),
             )
 
 
-def _recorded_by(handle: Handle, line: Line, memo: Memo, record: Any) -> Version:
+def _recorded_by(handle: Handle, line: Line, head: CachedHead, record: Any) -> Version:
     """The version that recorded a step."""
     core, key, seq = handle.core, records.step_key(record["key"])[0], record["seq"]
-    if seq <= memo.seq:
+    if seq <= head.seq:
         with suppress(VersionPrunedError, StateCorruptedError):
             version = (core.reader.version(line, seq, gone=True))[0]
             if (version.step, version.slot) == (key, record["slot"]):
                 return version
     # A line that was made anew from a damaged one numbers its versions itself.
     hashed = key_hash(b"step", records.step_text(key, record["slot"]))
-    for place, (_, _, at) in KeyFinder(core, line, memo).steps(hashed):
+    for place, (_, _, at) in KeyFinder(core, line, head).steps(hashed):
         if at >= 0:
             return (core.reader.version(*place, gone=True))[0]
     raise StateCorruptedError(f"no version recorded the step {key!r} of {line.name!r}", where=line.name)

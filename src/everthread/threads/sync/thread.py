@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from threading import get_ident
 from typing import Any, Literal
 
 from everthread.arguments import check_count, check_name, check_seconds
@@ -20,7 +19,6 @@ from everthread.history.diff import Diff
 from everthread.history.merge import Merge
 from everthread.history.snapshots import Snapshot
 from everthread.stores.contract import KeyKnown
-from everthread.threads.colours import BlockingFace, iterated
 from everthread.threads.document import TrackedDict
 from everthread.threads.lifetimes import Lifetime, ttl_us
 from everthread.threads.reports import Recovered
@@ -28,7 +26,7 @@ from everthread.threads.sync import fork as forks
 from everthread.threads.sync import journals, pins
 from everthread.threads.sync import merge as merges
 from everthread.threads.sync import update as updates
-from everthread.threads.sync.commit import write, write_alone, write_rewind
+from everthread.threads.sync.commit import write_alone, write_rewind
 from everthread.threads.sync.core import Core, Validator, key_hash
 from everthread.threads.sync.handle import AnyVersion, Guard, Handle
 from everthread.threads.sync.keys import KeyFinder
@@ -39,6 +37,7 @@ from everthread.threads.sync.pins import Until
 from everthread.threads.sync.step import Step, find_result, list_steps, step_text
 from everthread.threads.sync.update import Draft
 from everthread.threads.sync.watch import Watcher
+from everthread.threads.twins import BlockingFace, iterated
 from everthread.versions import Pin, RecordedStep, Version
 
 __all__ = ["MESSAGES", "AnyVersion", "Thread"]
@@ -167,14 +166,7 @@ class Thread(BlockingFace):
             return self.head
         options: Any = {"label": label, "metadata": metadata, "key": key, "key_hash": hashed}
         try:
-            me = get_ident()
-            if handle.writing and handle.writing != me:
-                handle.require_idle("commit()")
-            try:
-                handle.writing = me
-                return write(handle, guard=guard, **options)
-            finally:
-                handle.writing = 0
+            return write_alone(handle, "commit()", guard=guard, **options)
         except KeyKnown:
             if (known := self._known(key or "", hashed or b"")) is not None:
                 return known
@@ -198,10 +190,10 @@ class Thread(BlockingFace):
         handle = self.handle
         found = self.core.find(self.name)
         line = found.line if found else handle.line
-        memo = self.core.head(found) if found else handle.head
-        if line is None or memo is None:
+        head = self.core.head(found) if found else handle.head
+        if line is None or head is None:
             return None
-        version, rewind = KeyFinder(self.core, line, memo).version(hashed)
+        version, rewind = KeyFinder(self.core, line, head).version(hashed)
         if version is None:
             return None
         if rewind is not None:
@@ -285,12 +277,12 @@ class Thread(BlockingFace):
         handle = self.handle
         handle.require_clean("refresh()")
         handle.check_alive()
-        line, memo = handle.newest()
+        line, head = handle.newest()
         if handle.line is not None and (line is None or line.uid != handle.line.uid):
             handle.deleted = True
             handle.check_alive()
-        if memo is not None and (handle.head is None or memo.hash != handle.head.hash or handle.moving):
-            handle.stand(line, memo)
+        if head is not None and (handle.head is None or head.hash != handle.head.hash or handle.moving):
+            handle.stand(line, head)
         handle.pinned = True
         return self.head
 
@@ -312,10 +304,10 @@ class Thread(BlockingFace):
     def at(self, version: AnyVersion) -> Past:
         """The thread as it was at a version, read only. Also takes a seq or a version id."""
         handle = self.handle
-        line, memo = handle.require()
+        line, head = handle.require()
         found = handle.find_version(version)
-        if memo.version.id == found.id:
-            snapshot = Snapshot(memo.build_document(), memo.logs, memo.segment, memo.merged)
+        if head.version.id == found.id:
+            snapshot = Snapshot(head.build_document(), head.logs, head.segment, head.merged)
         else:
             snapshot = (self.core.reader.load(line, found.seq)).snapshot
         return Past(handle, line, found, snapshot)
@@ -427,12 +419,12 @@ class Thread(BlockingFace):
         """Go back to an earlier version. O(1); itself a version, so it can be rewound in turn."""
         handle = self.handle
         handle.require_clean("rewind()")
-        line, memo = handle.require()
+        line, head = handle.require()
         target = handle.find_version(version)
         reader = self.core.reader
         owner = reader.owner(line, target.seq)
         try:
-            return write_rewind(handle, line, memo, owner, target, reader.load(owner, target.seq))
+            return write_rewind(handle, line, head, owner, target, reader.load(owner, target.seq))
         except Landed as landed:
             if landed.version.source != target.id:
                 return self.rewind(target)
@@ -477,7 +469,7 @@ class Thread(BlockingFace):
         self.core.backend.delete(line)
         # After it: a thread is never without its companion.
         journals.remove(self.core, line)
-        self.core.memos.slot(line.uid).forget()
+        self.core.head_cache.slot(line.uid).forget()
         handle.drop_changes()
         handle.deleted = True
 
@@ -527,8 +519,8 @@ class Thread(BlockingFace):
 
     def sign(self, private_key: Any) -> SignedHead:
         """Sign the head with an Ed25519 key. Kept elsewhere, it shows later whether history was rewritten."""
-        _, memo = self.handle.require()
-        return sign_head(self.name, memo.seq, memo.hash, private_key)
+        _, head = self.handle.require()
+        return sign_head(self.name, head.seq, head.hash, private_key)
 
     def __repr__(self) -> str:
         handle = self.handle

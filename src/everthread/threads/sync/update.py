@@ -5,19 +5,19 @@ from __future__ import annotations
 
 import random
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from everthread import process
 from everthread.arguments import check_count, check_function
 from everthread.errors import ConflictError
-from everthread.threads.colours import pause, refuse_coroutine
+from everthread.threads.twins import pause, refuse_coroutine
 from everthread.versions import Version
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from everthread.threads.document import TrackedDict
     from everthread.threads.sync.log import Log
     from everthread.threads.sync.thread import Thread
@@ -33,103 +33,64 @@ if TYPE_CHECKING:
 _PATIENCE_S = 1.0
 
 
-class Place:
-    """A place in a line."""
+class Ticket:
+    """Somebody's place in the queue of a thread."""
 
-    def __init__(self, name: str, lane: deque[Place]) -> None:
+    def __init__(self, name: str, owner: int) -> None:
+        # Only who meets others pays for the import.
+        from concurrent.futures import Future
+
         self.name = name
-        self.lane = lane
-        #: Not the task itself: the line must not keep it alive.
-        self.whose = _me()
-        self.generation = process.generation
-        self._called = threading.Lock()
-        self._called.acquire()
-
-    @property
-    def is_first(self) -> bool:
-        """Also if somebody who had waited for long has gone ahead, and left it out."""
-        with suppress(IndexError):
-            return self.lane[0] is self or self not in self.lane
-        return True
-
-    @property
-    def deserted(self) -> bool:
-        """Whether nobody will ever leave it."""
-        return False
-
-    def wait(self, seconds: float) -> None:
-        self._called.acquire(timeout=seconds)
-
-    def call(self) -> None:
-        """Have it look again."""
-        with suppress(RuntimeError):
-            self._called.release()
+        self.owner = owner
+        #: Done when its owner has left; says whom to wait for instead, if it left before its turn.
+        self.left: Future[Ticket | None] = Future()
 
 
-class Lanes:
-    """The lines before the threads of one store, by name."""
+class UpdateQueue:
+    """Who updates the threads of one store, by name: each waits for the one that came before."""
 
     def __init__(self) -> None:
-        self._lanes: dict[str, deque[Place]] = {}
+        # A signal handler may come in between: it mustn't wait for what it interrupted.
+        self._lock = threading.RLock()
+        self._last: dict[str, Ticket] = {}
+        self._owners: set[tuple[str, int]] = set()
 
     def busy(self, name: str) -> bool:
-        return name in self._lanes
+        return name in self._last
 
-    def enter(self, name: str) -> Place | None:
-        """Wait in line for a place at its front. ``None`` for who has it already: nobody waits for itself."""
-        lane = self._lanes.setdefault(name, deque())
-        with suppress(IndexError):
-            first = lane[0]
-            if first.generation != process.generation:
-                # Those who stand here are in the process that this one was forked from.
-                lane = self._lanes[name] = deque()
-            elif first.whose == _me():
+    def enter(self, name: str) -> Ticket | None:
+        """Wait for those who came before. ``None`` for who has a ticket already: nobody waits for itself."""
+        ticket = Ticket(name, threading.get_ident())
+        with self._lock:
+            if (name, ticket.owner) in self._owners:
                 return None
-        place = Place(name, lane)
-        lane.append(place)
+            self._owners.add((name, ticket.owner))
+            before = self._last.get(name)
+            self._last[name] = ticket
+        until_s = monotonic() + _PATIENCE_S
         try:
-            until_s = monotonic() + _PATIENCE_S
-            _clear(lane)
-            while not place.is_first:
-                left_s = until_s - monotonic()
-                if left_s > 0:
-                    place.wait(left_s)
-                    _clear(lane)
-                    continue
-                with suppress(IndexError):
-                    # Takes long, or was interrupted on its way out.
-                    if lane[0] is not place:
-                        lane.popleft()
+            while before is not None and (rest_s := until_s - monotonic()) > 0:
+                with suppress(TimeoutError):
+                    before.left.result(rest_s)
+                if before.left.done():
+                    before = before.left.result()
         except BaseException:
-            self.leave(place)
+            self.leave(ticket, before)
             raise
-        return place
+        return ticket
 
-    def leave(self, place: Place) -> None:
-        """Let the next one go ahead."""
-        if place.generation != process.generation:
-            return
-        lane = place.lane
-        with suppress(ValueError):
-            lane.remove(place)
-        _clear(lane)
-        with suppress(IndexError):
-            lane[0].call()
-            return
-        # Who comes at this very moment stands in a line that nobody sees: it will have to try again.
-        if self._lanes.get(place.name) is lane:
-            self._lanes.pop(place.name, None)
-
-
-def _clear(lane: deque[Place]) -> None:
-    """Take those away from the front whom nobody can call."""
-    with suppress(IndexError):
-        while lane[0].deserted:
-            lane.popleft()
-
-
-def _me() -> int:
-    return threading.get_ident()
+    def leave(self, ticket: Ticket, instead: Ticket | None = None) -> None:
+        """Let the next one go ahead, or wait for another one instead."""
+        while instead is not None and instead.left.done():
+            instead = instead.left.result()
+        with self._lock:
+            self._owners.discard((ticket.name, ticket.owner))
+            if self._last.get(ticket.name) is ticket:
+                if instead is None:
+                    del self._last[ticket.name]
+                else:
+                    self._last[ticket.name] = instead
+        ticket.left.set_result(instead)
 
 
 # ── the draft ──
@@ -193,8 +154,8 @@ def update(thread: Thread, fn: Callable[[Draft], Any], tries: int) -> Version | 
     check_function(fn, "fn")
     check_count(tries, "tries", least=1)
     thread.handle.require_clean("update()")
-    lanes, name = thread.core.lanes, thread.name
-    place = lanes.enter(name) if lanes.busy(name) else None
+    queue, name = thread.core.update_queue, thread.name
+    ticket = queue.enter(name) if queue.busy(name) else None
     try:
         for attempt in range(1, tries + 1):
             reserved = False
@@ -208,14 +169,14 @@ def update(thread: Thread, fn: Callable[[Draft], Any], tries: int) -> Version | 
             finally:
                 if reserved:
                     thread.core.backend.release()  # type: ignore[attr-defined]
-            if place is None:
-                place = lanes.enter(name)
+            if ticket is None:
+                ticket = queue.enter(name)
             elif not reserved:
                 # Short and the same for all, however often they lost: a growing pause would favour winners.
                 pause(random.uniform(0, _PAUSE_S))  # noqa: S311 - no secret
     finally:
-        if place is not None:
-            lanes.leave(place)
+        if ticket is not None:
+            queue.leave(ticket)
     raise AssertionError("the last try ends by returning or raising")
 
 

@@ -43,7 +43,7 @@ def store(valkey_url: str, tmp_path: Path) -> Iterator[Store]:
 def _cooled(store: Store) -> None:
     later(3600)
     assert store.cool(1800).threads == 1
-    store.core.memos.clear()
+    store.core.head_cache.clear()
 
 
 def test_a_commit_to_what_is_away_is_one_round_trip(store: Store, seed: int) -> None:
@@ -93,7 +93,7 @@ def test_killed_between_the_pieces_of_a_return(
             patched.setattr(backend, "_prune", dying)
             with pytest.raises(Died):
                 list(store.thread("a").history())
-        store.core.memos.clear()
+        store.core.head_cache.clear()
         assert is_cold(store, "a")
         # Another one appends to it, and then reads everything.
         late = store.thread("a")
@@ -143,7 +143,7 @@ def test_cut_while_moving_and_while_coming_back(valkey_url: str, tmp_path: Path,
                     except _UNSURE:
                         continue
                     finally:
-                        store.core.memos.clear()
+                        store.core.head_cache.clear()
                     if isinstance(found, list):
                         assert found == before
             cutter.on = False
@@ -166,7 +166,7 @@ def test_the_server_is_killed(own_valkey: ValkeyServer, tmp_path: Path, seed: in
             assert store.cool(10**6, sweep_after=60).swept == 1
         own_valkey.kill()
         own_valkey.start()
-        store.core.memos.clear()
+        store.core.head_cache.clear()
         assert is_cold(store, "a") == (moment == "moved")
         assert picture(store, "a") == before
         assert store.verify()
@@ -197,7 +197,7 @@ def test_swept_is_only_what_the_server_can_not_need_again(
                 assert (report.swept, report.problems) == (1, ())
             server.kill()
             server.start()
-            store.core.memos.clear()
+            store.core.head_cache.clear()
             assert is_cold(store, "a") == (settings == SNAPSHOTS)
             assert picture(store, "a") == before
     finally:
@@ -250,7 +250,7 @@ def test_a_full_server_lets_threads_go_and_takes_none_back(
         with pytest.raises(StorageWriteError, match="maxmemory"):
             full.commit()
         assert store.cool(1800).threads == 2
-        store.core.memos.clear()
+        store.core.head_cache.clear()
         own_valkey.ask("CONFIG", "SET", "maxmemory", 1)
         with pytest.raises(StorageWriteError, match="maxmemory"):
             picture(store, "b")

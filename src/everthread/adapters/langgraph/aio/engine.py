@@ -45,7 +45,7 @@ from everthread.events.aio.stream import AsyncEventStream
 from everthread.maintenance.gc import remove_versions
 from everthread.stores.contract import StaleCell
 from everthread.threads.aio.keys import rewind_noted
-from everthread.threads.colours import ASYNC, pause_async
+from everthread.threads.twins import ASYNC, pause_async
 
 if TYPE_CHECKING:
     from everthread.history.diff import Diff

@@ -38,8 +38,8 @@ from everthread.arguments import check_name
 from everthread.codec.values import decode_plain
 from everthread.errors import ConflictError, InvalidNameError, ThreadDeletedError, VersionPrunedError
 from everthread.threads.aio.keys import commit_under, rewind_noted, version_under
-from everthread.threads.colours import pause_async
 from everthread.threads.document import assign, encode_item, splice
+from everthread.threads.twins import pause_async
 from everthread.versions import Version
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class AsyncLanes:
         self._store = store
         self._lanes: OrderedDict[str, AsyncLane] = OrderedDict()
         # Held for moments only, so that it serves both colours.
-        self._lock = process.fork_lock()
+        self._lock = process.ProcessLock()
         self._generation = process.generation
 
     def lane(self, name: str) -> AsyncLane:

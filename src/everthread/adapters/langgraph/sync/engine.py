@@ -45,8 +45,8 @@ from everthread.errors import (
 from everthread.events.sync.stream import EventStream
 from everthread.maintenance.gc import remove_versions
 from everthread.stores.contract import StaleCell
-from everthread.threads.colours import pause
 from everthread.threads.sync.keys import rewind_noted
+from everthread.threads.twins import pause
 
 if TYPE_CHECKING:
     from everthread.history.diff import Diff

@@ -38,9 +38,9 @@ from everthread.adapters.langgraph.values import (
 from everthread.arguments import check_name
 from everthread.codec.values import decode_plain
 from everthread.errors import ConflictError, InvalidNameError, ThreadDeletedError, VersionPrunedError
-from everthread.threads.colours import pause
 from everthread.threads.document import assign, encode_item, splice
 from everthread.threads.sync.keys import commit_under, rewind_noted, version_under
+from everthread.threads.twins import pause
 from everthread.versions import Version
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Lanes:
         self._store = store
         self._lanes: OrderedDict[str, Lane] = OrderedDict()
         # Held for moments only, so that it serves both colours.
-        self._lock = process.fork_lock()
+        self._lock = process.ProcessLock()
         self._generation = process.generation
 
     def lane(self, name: str) -> Lane:

@@ -1,4 +1,4 @@
-"""What differs by colour: the few things that can't be written once.
+"""What differs between the async code and its blocking twin: the few things that can't be written once.
 
 ``threads/aio`` is written by hand; ``threads/sync`` is generated from it by ``tools/twin.py``, which drops
 ``async`` and ``await``, takes the branch that fits of every ``if ASYNC:``, and puts the second of each of
@@ -15,7 +15,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 from everthread.errors import UsageError
 from everthread.stores.colours import ASYNC, pause, pause_async
 
-#: Found here too by the modules of both colours.
+#: Found here too, by the async modules and by their twins.
 __all__ = ["ASYNC", "pause", "pause_async"]
 
 T = TypeVar("T")

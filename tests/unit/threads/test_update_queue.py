@@ -14,7 +14,7 @@ import pytest
 
 import everthread
 from everthread import ConflictError
-from everthread.threads.aio import update as async_lanes
+from everthread.threads.aio import update as async_update
 from everthread.threads.sync import update
 
 
@@ -53,9 +53,9 @@ def test_a_slow_update_among_quick_ones(kind: str, tmp_path: Path) -> None:
             stop.set()
             for worker in workers:
                 worker.join()
-        assert slow <= 2 * 10, "a conflict or two until the line stands"
+        assert slow <= 2 * 10, "a conflict or two until the queue stands"
         assert store.thread("t").state["n"] == 10 + sum(quick)
-        assert not store.core.lanes.busy("t")
+        assert not store.core.update_queue.busy("t")
 
 
 def test_slow_updates_and_steps_among_quick_tasks(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_slow_updates_and_steps_among_quick_tasks(tmp_path: Path) -> None:
             done = sum(await asyncio.gather(*tasks))
             await thread.refresh()
             assert thread.state["n"] == 10 + done
-            assert not store.core.lanes.busy("t")
+            assert not store.core.update_queue.busy("t")
 
     asyncio.run(main())
     assert calls <= 2 * 10
@@ -123,77 +123,65 @@ def test_an_update_within_an_update_of_the_same_thread_ends() -> None:
         assert thread.state["n"] == 4
 
 
-def test_in_the_order_of_coming() -> None:
-    line = update.Lanes()
-    first = line.enter("t")
+def test_in_the_order_of_coming(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(update, "_PATIENCE_S", 60.0)
+    queue = update.UpdateQueue()
+    first = queue.enter("t")
     assert first is not None
     came: list[int] = []
 
     def come(number: int) -> None:
-        place = line.enter("t")
+        place = queue.enter("t")
         assert place is not None
         came.append(number)
-        line.leave(place)
+        queue.leave(place)
 
     workers = [threading.Thread(target=come, args=(number,)) for number in range(5)]
-    for number, worker in enumerate(workers, 2):
+    for worker in workers:
+        last = queue._last["t"]
         worker.start()
-        while len(line._lanes["t"]) < number:
+        while queue._last["t"] is last:
             time.sleep(0.001)
-    assert line.enter("another")
-    line.leave(first)
+    assert queue.enter("another")
+    queue.leave(first)
     for worker in workers:
         worker.join()
     assert came == [0, 1, 2, 3, 4]
-    assert not line.busy("t")
-    assert line.busy("another")
+    assert not queue.busy("t")
+    assert queue.busy("another")
 
 
 def test_who_has_waited_for_long_goes_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one that takes long, or that an interrupt kept from leaving."""
     monkeypatch.setattr(update, "_PATIENCE_S", 0.01)
-    line = update.Lanes()
-    first = line.enter("t")
+    queue = update.UpdateQueue()
+    first = queue.enter("t")
     assert first is not None
-    assert line.enter("t") is None, "who is at it already doesn't wait for itself"
+    assert queue.enter("t") is None, "who is at it already doesn't wait for itself"
     entered, done = threading.Event(), threading.Event()
 
     def come() -> None:
-        place = line.enter("t")
+        place = queue.enter("t")
         assert place is not None
         entered.set()
         assert done.wait(60)
-        line.leave(place)
+        queue.leave(place)
 
     worker = threading.Thread(target=come)
     worker.start()
     assert entered.wait(60)
-    line.leave(first)
-    assert line.busy("t"), "it isn't the first one's any more"
+    queue.leave(first)
+    assert queue.busy("t"), "it isn't the first one's any more"
     done.set()
     worker.join()
-    assert not line.busy("t")
-
-
-def test_a_child_made_by_fork_finds_no_line() -> None:
-    line = update.Lanes()
-    place = line.enter("t")
-    assert place is not None
-    place.generation -= 1
-    place.whose = 0
-    own = line.enter("t")
-    assert own is not None
-    line.leave(place)
-    assert line.busy("t"), "that was the parent's"
-    line.leave(own)
-    assert not line.busy("t")
+    assert not queue.busy("t")
 
 
 def test_an_interrupt_anywhere_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever it comes, the next one goes on, when its patience is over at the latest, without an error."""
     monkeypatch.setattr(update, "_PATIENCE_S", 0.05)
     for stop_at in range(40):
-        line = update.Lanes()
+        queue = update.UpdateQueue()
         calls = 0
 
         def interrupt(frame: Any, event: str, argument: Any, stop_at: int = stop_at) -> None:
@@ -205,27 +193,27 @@ def test_an_interrupt_anywhere_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) 
 
         sys.setprofile(interrupt)
         try:
-            place = line.enter("t")
+            place = queue.enter("t")
             assert place is not None
-            line.leave(place)
+            queue.leave(place)
         except KeyboardInterrupt:
             pass
         finally:
             sys.setprofile(None)
         entered: list[Any] = []
 
-        def come(line: update.Lanes = line, entered: list[Any] = entered) -> None:
+        def come(queue: update.UpdateQueue = queue, entered: list[Any] = entered) -> None:
             for _ in range(2):
-                place = line.enter("t")
+                place = queue.enter("t")
                 entered.append(place)
                 assert place is not None
-                line.leave(place)
+                queue.leave(place)
 
         worker = threading.Thread(target=come)
         worker.start()
         worker.join(60)
         assert len(entered) == 2, stop_at
-        assert not line.busy("t"), stop_at
+        assert not queue.busy("t"), stop_at
     assert calls < 40, "all places were tried"
 
 
@@ -256,7 +244,7 @@ def test_an_update_in_a_signal_handler() -> None:
             signal.signal(signal.SIGUSR1, before)
         assert len(fired) == 5
         assert store.thread("t").state["n"] == 3 + 5
-        assert not store.core.lanes.busy("t")
+        assert not store.core.update_queue.busy("t")
 
 
 def test_several_event_loops_at_once() -> None:
@@ -296,26 +284,26 @@ async def open_memory() -> everthread.AsyncStore:
 
 @pytest.mark.parametrize("role", ["first", "waiting"])
 def test_an_event_loop_that_ended_holds_nobody_up(role: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(async_lanes, "_PATIENCE_S", 30.0)
-    line = async_lanes.Lanes()
+    monkeypatch.setattr(async_update, "_PATIENCE_S", 0.01)
+    queue = async_update.UpdateQueue()
     kept: list[Any] = []
 
     async def come() -> None:
-        task = asyncio.ensure_future(line.enter("t"))
+        task = asyncio.ensure_future(queue.enter("t"))
         kept.append(task)
         await asyncio.sleep(0.01)
 
     async def main() -> None:
         if role == "waiting":
-            own = await line.enter("t")
+            own = await queue.enter("t")
         await asyncio.to_thread(in_a_loop_of_its_own)
         if role == "waiting":
             assert own is not None
-            line.leave(own)
-        place = await asyncio.wait_for(line.enter("t"), 10)
+            queue.leave(own)
+        place = await asyncio.wait_for(queue.enter("t"), 10)
         assert place is not None
-        line.leave(place)
-        assert not line.busy("t")
+        queue.leave(place)
+        assert not queue.busy("t")
 
     def in_a_loop_of_its_own() -> None:
         loop = asyncio.new_event_loop()
@@ -328,27 +316,53 @@ def test_an_event_loop_that_ended_holds_nobody_up(role: str, monkeypatch: pytest
 @pytest.mark.parametrize("when", ["waiting", "called"])
 def test_who_is_cancelled_lets_the_next_one_go(when: str) -> None:
     async def main() -> None:
-        line = async_lanes.Lanes()
+        queue = async_update.UpdateQueue()
 
         async def come() -> bool:
-            place = await line.enter("t")
+            place = await queue.enter("t")
             assert place is not None
-            line.leave(place)
+            queue.leave(place)
             return True
 
-        own = await line.enter("t")
+        own = await queue.enter("t")
         assert own is not None
         first, second = asyncio.create_task(come()), asyncio.create_task(come())
         await asyncio.sleep(0.01)
         if when == "waiting":
             first.cancel()
-            line.leave(own)
+            queue.leave(own)
         else:
             # Called, and cancelled before it can go.
-            line.leave(own)
+            queue.leave(own)
             first.cancel()
         assert await second
         assert first.cancelled()
-        assert not line.busy("t")
+        assert not queue.busy("t")
+
+    asyncio.run(main())
+
+
+def test_however_many_are_cancelled_the_next_one_waits_for_those_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(async_update, "_PATIENCE_S", 60.0)
+
+    async def main() -> None:
+        queue = async_update.UpdateQueue()
+        own = await queue.enter("t")
+        assert own is not None
+        tasks = [asyncio.create_task(queue.enter("t")) for _ in range(2000)]
+        last = asyncio.create_task(queue.enter("t"))
+        await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        await asyncio.sleep(0)
+        assert not last.done()
+        queue.leave(own)
+        ticket = await last
+        assert ticket is not None
+        queue.leave(ticket)
+        assert not queue.busy("t")
 
     asyncio.run(main())
