@@ -161,6 +161,11 @@ def open_decisions(thread: AsyncThread) -> dict[str, Mapping[str, Any]]:
     return {id_: one for id_, one in plain.items() if isinstance(one, Mapping)}
 
 
+def decided_count(thread: AsyncThread) -> int:
+    """How many decisions have an outcome: each of these stands in the log twice, the open ones once."""
+    return max(0, len(thread.log(LOG)) - len(open_decisions(thread))) // 2
+
+
 async def read_open_decisions(thread: AsyncThread) -> list[DecisionRecord]:
     """The same as records, oldest first."""
     stored = list(open_decisions(thread).values())

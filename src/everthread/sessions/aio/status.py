@@ -13,9 +13,10 @@ from everthread.arguments import check_count, check_limit, check_seconds
 from everthread.errors import ThreadNotFoundError
 from everthread.sessions import journal as j
 from everthread.sessions.aio.checkpoints import read_checkpoints
-from everthread.sessions.aio.decisions import read_decisions, read_open_decisions
+from everthread.sessions.aio.decisions import decided_count, read_decisions, read_open_decisions
 from everthread.sessions.aio.effects import find_done
 from everthread.sessions.aio.journal import (
+    error_count,
     losses_of,
     losses_of_a_namesake,
     read_errors,
@@ -201,6 +202,16 @@ class AsyncSessionRecords:
     def effect_count(self) -> int:
         """How many settled effects there are: as many as ``effects(limit=None)`` gives."""
         return len(self._journal.log(j.EFFECT_LOG))
+
+    @property
+    def error_count(self) -> int:
+        """How many errors there are: as many as ``errors(limit=None)`` gives."""
+        return error_count(self._journal)
+
+    @property
+    def decided_count(self) -> int:
+        """How many decisions have an outcome."""
+        return decided_count(self.thread)
 
     async def effect(self, key: str) -> EffectRecord | None:
         """How one effect stands, a done one as it is known now; ``None`` if it was never begun, or found not

@@ -16,6 +16,7 @@ from everthread.sessions.journal import (
     ERROR_LOG,
     FORMAT,
     FORMAT_WHOLE,
+    HANDLED,
     RUN,
     RUN_LOG,
     TURNS,
@@ -470,6 +471,12 @@ class Failures:
             if not any(error.id == error_id for error in known):
                 raise NotFoundError(f"there is no error {error_id!r} among the last {_RECENT:,}")
             self._journal.log(ERROR_LOG).append({"about": error_id, "handled": str(what)})
+            self._journal.state.increment(HANDLED)
+
+
+def error_count(journal: Thread) -> int:
+    """How many errors were recorded: what the log holds beside notes of what was done about them."""
+    return max(0, len(journal.log(ERROR_LOG)) - int(journal.state.get(HANDLED, 0)))
 
 
 def read_errors(journal: Thread, limit: int) -> list[ErrorRecord]:

@@ -28,9 +28,10 @@ from everthread.sessions.records import (
     run_of,
 )
 from everthread.sessions.sync.checkpoints import read_checkpoints
-from everthread.sessions.sync.decisions import read_decisions, read_open_decisions
+from everthread.sessions.sync.decisions import decided_count, read_decisions, read_open_decisions
 from everthread.sessions.sync.effects import find_done
 from everthread.sessions.sync.journal import (
+    error_count,
     losses_of,
     losses_of_a_namesake,
     read_errors,
@@ -202,6 +203,16 @@ class SessionRecords:
     def effect_count(self) -> int:
         """How many settled effects there are: as many as ``effects(limit=None)`` gives."""
         return len(self._journal.log(j.EFFECT_LOG))
+
+    @property
+    def error_count(self) -> int:
+        """How many errors there are: as many as ``errors(limit=None)`` gives."""
+        return error_count(self._journal)
+
+    @property
+    def decided_count(self) -> int:
+        """How many decisions have an outcome."""
+        return decided_count(self.thread)
 
     def effect(self, key: str) -> EffectRecord | None:
         """How one effect stands, a done one as it is known now; ``None`` if it was never begun, or found not
