@@ -25,7 +25,7 @@ LANGCHAIN: Final = langchain.ID
 CLAUDE: Final = "claude"
 #: An event of the Google ADK, most of which hold a Content. It is only read.
 ADK: Final = "adk"
-#: A request or response of Pydantic AI. It is only read.
+#: A request or response of Pydantic AI. It is read, and written for its adapter.
 PYDANTIC_AI: Final = pydantic_ai.ID
 #: A role and text, which everybody understands alike.
 PLAIN: Final = "plain"
@@ -39,6 +39,8 @@ _MODULES: Final[Mapping[str, ModuleType]] = {
 }
 SHAPES: Final = tuple(_MODULES)
 _ONLY_READ: Final = (CLAUDE, ADK, PYDANTIC_AI)
+#: What messages can be written in: the shapes of requests, and those of frameworks.
+_BUILDERS: Final[Mapping[str, ModuleType]] = {**_MODULES, PYDANTIC_AI: pydantic_ai}
 
 _BLOCKS_OF: Final = {
     "tool_use": ANTHROPIC,
@@ -176,13 +178,17 @@ def parse(shape: str, raw: Any, index: int | None = None) -> Message:
 
 def render(message: Message, shape: str, notes: Notes) -> list[dict[str, Any]]:
     """What a provider takes for this message: its own value if it came from there and wasn't changed."""
-    module = _MODULES[check_shape(shape)]
     notes.index = message.index
     origin = message.origin
-    if origin is not None and origin.shape == shape and module.parse(origin.raw) == message:
+    if origin is not None and origin.shape == shape and _BUILDERS[shape].parse(origin.raw) == message:
         return [deepcopy(dict(origin.raw))]
     _note_message(message, shape, notes)
-    built: list[dict[str, Any]] = module.build(message, notes)
+    return build(message, shape, notes)
+
+
+def build(message: Message, shape: str, notes: Notes) -> list[dict[str, Any]]:
+    """What a provider or framework takes for this message, put together anew."""
+    built: list[dict[str, Any]] = _BUILDERS[shape].build(message, notes)
     return built
 
 
