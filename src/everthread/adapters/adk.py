@@ -562,7 +562,7 @@ def _built(shown: list[Shown], now: float) -> list[Event]:
             time = made[0].timestamp if made else time
         else:
             made = [
-                # To the ADK an author that isn't the agent itself speaks to it; the role in the content counts.
+                # To the ADK any other author but the agent itself speaks to it; the content's role counts.
                 Event(
                     id=_event_id(each.item, at, len(each.messages)),
                     author="user",

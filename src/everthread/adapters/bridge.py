@@ -108,7 +108,7 @@ def joined(*parts: str) -> str:
 
 
 def named(prefix: str, *keys: str) -> str:
-    """The name of the thread that a framework's keys stand for: the prefix, and the keys as :func:`joined`."""
+    """The name of the thread that a framework's keys stand for: the prefix, then the keys, escaped."""
     return check_name(prefix + "/".join(map(_escaped, keys)), "name of a thread")
 
 
