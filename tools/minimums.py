@@ -26,7 +26,7 @@ TESTS = {
     "claude": ("tests/adapters/test_claude.py", ()),
     "langgraph": ("tests/adapters/langgraph", ("langgraph-checkpoint-conformance",)),
     "openai-agents": ("tests/adapters/test_openai_agents.py", ()),
-    "pydantic-ai": ("tests/adapters/test_pydantic_ai.py", ()),
+    "pydantic-ai": ("tests/adapters/test_pydantic_history.py", ()),
 }
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from agents import Agent, RunConfig, Runner
-from click.testing import CliRunner
 from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.events.event import Event
 from langchain_core.messages import AIMessage
@@ -27,9 +26,9 @@ from everthread.adapters.langgraph import EverthreadSaver
 from everthread.adapters.openai_agents import EverthreadSession
 from everthread.adapters.pydantic_ai import EverthreadConversationStore, load_messages, save_messages
 from everthread.cli.log import PREFIXES
-from everthread.cli.main import cli
 from tests.adapters.frameworks import FRAMEWORKS, Turn
 from tests.adapters.openai_scripted import Scripted, say
+from tests.unit.cli.calling import Program
 
 TRANSCRIPT: Any = [
     {"type": "summary", "summary": "A trip"},
@@ -238,7 +237,10 @@ def test_a_session_of_the_adk_under_a_plain_name_belongs_to_its_user(store: Stor
     asyncio.run(main())
 
 
-def test_the_command_line_finds_threads_by_the_keys_of_their_framework(store: Store, url: str) -> None:
+def test_the_command_line_finds_threads_by_the_keys_of_their_framework(
+    store: Store, url: str, tmp_path: Path
+) -> None:
+    program = Program(url, tmp_path)
     builder = StateGraph(MessagesState)
     builder.add_node("node", lambda state: {"messages": [AIMessage("hi")]})
     builder.add_edge(START, "node")
@@ -256,13 +258,9 @@ def test_the_command_line_finds_threads_by_the_keys_of_their_framework(store: St
     assert all(name.removesuffix(short) in PREFIXES for short, name in names.items())
     for short in ("trip", "p/s", "app/u1/s1"):
         for command in ("log", "show"):
-            ran = CliRunner().invoke(cli, [command, short, "--store", url, "--format", "json"])
-            assert ran.exit_code == 0, ran.output
-            assert f'"{names[short]}"' in ran.output
+            assert program.json(command, short)["thread"] == names[short]
     agent = Agent(name="agent", model=Scripted(say("ok")))
     quiet = RunConfig(tracing_disabled=True)
     session = EverthreadSession("claude/trip", store)
     asyncio.run(Runner.run(agent, "hello", session=session, run_config=quiet))
-    unclear = CliRunner().invoke(cli, ["log", "trip", "--store", url])
-    assert unclear.exit_code
-    assert "'langgraph/trip' or 'claude/trip'" in unclear.output
+    assert "'langgraph/trip' or 'claude/trip'" in program("log", "trip", code=3).err
