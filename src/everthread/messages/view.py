@@ -6,13 +6,28 @@ converted for it, and stays in the log as it was. What has no form there becomes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from everthread.errors import InvalidValueError
 from everthread.messages import shapes
-from everthread.messages.model import Block, Message, Notes, Text, ToolCall, ToolResult, Unknown, kind_of
+from everthread.messages.model import (
+    DAMAGED,
+    ERASED,
+    WITHHELD,
+    Block,
+    Media,
+    Message,
+    Notes,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolResult,
+    Unknown,
+    arguments_text,
+    kind_of,
+)
 from everthread.messages.request import canonical_item, with_ids, with_names
 
 #: What stands for an item that nobody can read as a message.
@@ -107,3 +122,33 @@ def _stand_in(block: Block) -> Text:
     if isinstance(block, Unknown) and what == "block":
         what = "something"
     return Text(text=f"[{what} of {whose}, which can't be shown here]")
+
+
+def readable(item: Any) -> list[Message] | None:
+    """The canonical messages of an item, for whoever reads a log without sending it; ``None`` if it isn't a
+    message. Personal values are withheld."""
+    try:
+        return canonical_item(item, 0, Notes())
+    except InvalidValueError:
+        return None
+
+
+def texts(message: Message) -> Iterator[str]:
+    """What a message says, part by part: text, calls with their arguments, results, names of files. Nothing
+    of what is withheld, erased or damaged."""
+    for block in message.blocks:
+        yield from _texts(block)
+
+
+def _texts(block: Block) -> Iterator[str]:
+    match block:
+        case Text(text=text) | Reasoning(text=text):
+            if text and text not in (WITHHELD, ERASED, DAMAGED):
+                yield text
+        case ToolCall():
+            yield f"{block.name}({arguments_text(block)})"
+        case ToolResult():
+            for each in block.content:
+                yield from _texts(each)
+        case Media(name=str(name)):
+            yield name
