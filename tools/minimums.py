@@ -23,10 +23,14 @@ WITHOUT_SERVERS = ("-k", "not postgres and not valkey")
 #: Extra → the test files of its adapter, and what only these need.
 TESTS = {
     "adk": ("tests/adapters/test_adk.py", ()),
+    "agent-framework": ("tests/adapters/test_agent_framework.py", ()),
     "claude": ("tests/adapters/test_claude.py", ()),
+    "crewai": ("tests/adapters/test_crewai.py", ()),
     "langgraph": ("tests/adapters/langgraph", ("langgraph-checkpoint-conformance",)),
+    "llama-index": ("tests/adapters/test_llama_index.py", ()),
     "openai-agents": ("tests/adapters/test_openai_agents.py", ()),
     "pydantic-ai": ("tests/adapters/test_pydantic_history.py", ()),
+    "strands": ("tests/adapters/test_strands.py", ()),
 }
 
 
@@ -44,8 +48,8 @@ def test(extra: str, folder: Path) -> bool:
     pip = [python, "-m", "pip", "install", "--quiet", "--quiet", "--disable-pip-version-check"]
     wanted = minimum(extra)
     files, more = TESTS[extra]
-    # With the driver that the fixtures of a server import.
-    ours = f"{ROOT}[postgres]"
+    # With the drivers that the fixtures of servers import.
+    ours = f"{ROOT}[postgres,valkey]"
     print(f"{extra}: {', '.join(wanted)}", flush=True)
     if subprocess.run([*pip, ours, *wanted, *TOOLS, *more], check=False, cwd=folder).returncode:
         print(f"{extra}: can't be installed")

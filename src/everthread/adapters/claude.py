@@ -195,8 +195,8 @@ def _log_name(key: SessionKey) -> str:
 
 def _mtime(thread: AsyncThread) -> int:
     assert thread.head is not None
-    noted: int = thread.state.plain().get(PART, {}).get("mtime", 0)
-    return max(noted, thread.head.at_us // 1000)
+    noted: int | None = thread.state.plain().get(PART, {}).get("mtime")
+    return thread.head.at_us // 1000 if noted is None else noted
 
 
 _own = own_records(CLAUDE)

@@ -169,9 +169,9 @@ def message_text(item: Any) -> tuple[str, str]:
         return "", shown(item)
     if "shape" in item and isinstance(item.get("message"), Mapping):
         # A provider's own message, kept with the name of its shape.
-        said = readable(item) if laid_open(item, False, Notes()) is item else None
-        if said:
-            return said[-1].role, " ".join(text for message in said for text in texts(message))
+        messages = readable(item) if laid_open(item, False, Notes()) is item else None
+        if messages:
+            return messages[-1].role, " ".join(text for message in messages for text in texts(message))
         item = item["message"]
     speaker = item.get("role", item.get("type", ""))
     if isinstance(item.get("data"), Mapping):
