@@ -20,11 +20,13 @@ ROOT = Path(__file__).parents[1]
 #: What the tests themselves need beside the framework; servers are left to ``make test``.
 TOOLS = ("hypothesis", "pytest")
 WITHOUT_SERVERS = ("-k", "not postgres and not valkey")
-#: Extra → the test files of its adapter, and what only these need.
+#: Extra → the test files of its adapter, and what only these need. ``create-agent`` is no extra: agents that
+#: are built on LangGraph, with the newest releases.
 TESTS = {
     "adk": ("tests/adapters/test_adk.py", ()),
     "agent-framework": ("tests/adapters/test_agent_framework.py", ()),
     "claude": ("tests/adapters/test_claude.py", ()),
+    "create-agent": ("tests/adapters/test_create_agent.py", ("deepagents", "langchain", "langgraph")),
     "crewai": ("tests/adapters/test_crewai.py", ()),
     "langgraph": ("tests/adapters/langgraph", ("langgraph-checkpoint-conformance",)),
     "llama-index": ("tests/adapters/test_llama_index.py", ()),
@@ -37,7 +39,9 @@ TESTS = {
 def minimum(extra: str) -> list[str]:
     """The requirements of an extra, each at the lowest release that it allows."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return [re.sub(r">=([^,;]+).*", r"==\1", each) for each in project["optional-dependencies"][extra]]
+    return [
+        re.sub(r">=([^,;]+).*", r"==\1", each) for each in project["optional-dependencies"].get(extra, [])
+    ]
 
 
 def test(extra: str, folder: Path) -> bool:

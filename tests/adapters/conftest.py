@@ -18,6 +18,7 @@ from everthread import AsyncStore, Store
 #: ``python -m tools.minimums NAME``.
 APART = {
     "agent_framework": "agent_framework",
+    "create_agent": "deepagents",
     "crewai": "crewai",
     "llama_index": "llama_index",
     "strands": "strands",
