@@ -14,6 +14,7 @@ from langgraph.types import Command, interrupt
 import everthread
 from everthread import ConflictError, Store
 from everthread.adapters.langgraph import EverthreadSaver
+from everthread.values import Personal
 
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
 
@@ -215,3 +216,17 @@ def test_tuples_come_back_as_langgraphs_own_saver_brings_them(store: Store) -> N
         return graph.get_state(CONFIG).values
 
     assert repr(outcome(EverthreadSaver(store))) == repr(outcome(InMemorySaver()))
+
+
+def test_a_sealed_graph_leaves_what_others_wrote_as_it_is(store: Store) -> None:
+    other_writes(store, "one", "two")
+    kept = list(store.thread("langgraph/t").messages)
+    for text in ("three", "four"):
+        # A saver that remembers nothing, each time.
+        state = compiled(store, subject="u1").invoke({"messages": [("user", text)]}, CONFIG)
+    assert texts(state)[:3] == ["one", "two", "three"]
+    stored = list(store.thread("langgraph/t").messages)
+    assert stored[:2] == kept
+    assert all(isinstance(item["message"], Personal) for item in stored[2:])
+    store.erase("u1")
+    assert texts(compiled(store).get_state(CONFIG).values) == ["one", "two"]

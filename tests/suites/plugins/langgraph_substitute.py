@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack
 from typing import Any
 
@@ -23,16 +22,16 @@ class Saver(EverthreadSaver, AbstractContextManager, AbstractAsyncContextManager
     # As in InMemorySaver, async methods call the blocking ones: tests override these.
 
     async def aget_tuple(self, config: Any) -> Any:
-        return await asyncio.to_thread(self.get_tuple, config)
+        return self.get_tuple(config)
 
     async def aput(self, *args: Any, **options: Any) -> Any:
-        return await asyncio.to_thread(self.put, *args, **options)
+        return self.put(*args, **options)
 
-    async def aput_writes(self, *args: Any, **options: Any) -> None:
-        await asyncio.to_thread(self.put_writes, *args, **options)
+    async def aput_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
+        self.put_writes(config, writes, task_id, task_path)
 
     async def aget_delta_channel_history(self, **options: Any) -> Any:
-        return await asyncio.to_thread(lambda: self.get_delta_channel_history(**options))
+        return self.get_delta_channel_history(**options)
 
     def __enter__(self) -> Any:
         return self

@@ -273,6 +273,10 @@ class Values:
         #: Whether a personal value was met: such ones must not be remembered, somebody may erase them.
         self.personal = False
 
+    def unsealed(self) -> Values:
+        """The same for values that are compared and not stored."""
+        return Values(self._serde)
+
     def pack(self, value: Any) -> Any:
         """A value as it is stored in a document."""
         if type(value) is Kept:

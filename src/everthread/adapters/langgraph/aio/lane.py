@@ -272,25 +272,20 @@ async def read_state(
             count = len(source.log(name))
             spans: list[int] | None = None
             if held is not None and held.moulds is not None:
-                moulds, last, total = held.moulds[: len(held.items)], held.raws, held.weight
-                spans = held.spans
-            elif name == MESSAGES and (doubtful is not None or document.get(MIXED)):
-                stored = await source.log(name).read()
-                moulds, spans = values.mixed_moulds(stored, 0 if document.get(MIXED) else doubtful or 0)
-                last, total = {}, weight(moulds)
+                moulds, total, spans = held.moulds[: len(held.items)], held.weight, held.spans
+                items, last = values.cast(moulds), held.raws
             else:
                 stored = await source.log(name).read()
-                moulds, last, total = values.moulds(stored), {}, 0
-                total = weight(moulds)
-            items = values.cast(moulds)
-            channels[name] = items
-            if not last and spans is not None:
-                last = {
-                    at: encode_item(thread, name, values.pack_item(item)) for at, item in enumerate(items)
-                }
-            elif not last:
+                if name == MESSAGES and (doubtful is not None or document.get(MIXED)):
+                    moulds, spans = values.mixed_moulds(stored, 0 if document.get(MIXED) else doubtful or 0)
+                else:
+                    moulds = values.moulds(stored)
+                items, total = values.cast(moulds), weight(moulds)
                 first = max(len(stored) - WINDOW, 0)
-                last = {at: encode_item(thread, name, stored[at]) for at in range(first, len(stored))}
+                packed = stored if spans is None else [*map(values.pack_item, items)]
+                places = range(first if spans is None else 0, len(packed))
+                last = {at: encode_item(thread, name, packed[at]) for at in places}
+            channels[name] = items
             if spans is None and len(items) != count:
                 # Some were erased: what stands where in the log isn't known, so that it is written anew.
                 continue
@@ -497,16 +492,16 @@ class Staging:
     async def _held(self, log: Any) -> Held:
         """What a log that others have written to holds, where nothing of it is remembered."""
         moulds, spans = self._values.mixed_moulds(await log.read(), 0)
-        items = self._values.cast(moulds)
-        raws = {at: self._encode(log, self._values.pack_item(item)) for at, item in enumerate(items)}
+        items, values = self._values.cast(moulds), self._values.unsealed()
+        raws = {at: self._encode(log, values.pack_item(item)) for at, item in enumerate(items)}
         return Held(items, raws, None, weight(moulds), spans)
 
     async def _weave(self, log: Any, value: list[Any], held: Held, spans: list[int]) -> Held:
         """Store a list in a log that others have written to: what they wrote stays as it is, unless the list
         has lost or changed it."""
+        known, values = self._unchanged(held, value), self._values.unsealed()
         raws = [
-            self._encode(log, self._values.pack_item(item)) if at not in known else held.raws[known[at]]
-            for known in [self._unchanged(held, value)]
+            held.raws[known[at]] if at in known else self._encode(log, values.pack_item(item))
             for at, item in enumerate(value)
         ]
         old = [held.raws[at] for at in range(len(held.items))]
@@ -515,32 +510,31 @@ class Staging:
         for at in reversed(split_spans(spans, gaps)):
             # A part of what another wrote as one item is gone: the rest of it is this graph's own now.
             begin = sum(spans[:at])
-            parts = old[begin : begin + spans[at]]
-            ids = [self._id_of(item) for item in held.items[begin : begin + spans[at]]]
-            splice(log, at, 1, parts, ids)
-            spans[at : at + 1] = [1] * len(parts)
+            self._put_items(log, at, 1, held.items[begin : begin + spans[at]])
+            spans[at : at + 1] = [1] * spans[at]
         for gap in gaps:
-            fresh, ids = raws[gap.begin : gap.end], [self._id_of(item) for item in value[gap.begin : gap.end]]
             (start, stop), *others = places_of(spans, gap.start, gap.stop)
             for begin, end in reversed(others):
-                splice(log, begin, end - begin, [], [])
+                self._put_items(log, begin, end - begin, [])
                 del spans[begin:end]
-            splice(log, start, stop - start, fresh, ids)
-            spans[start:stop] = [1] * len(fresh)
+            self._put_items(log, start, stop - start, value[gap.begin : gap.end])
+            spans[start:stop] = [1] * (gap.end - gap.begin)
         return Held(value.copy(), dict(enumerate(raws)), None, held.weight, spans)
+
+    def _put_items(self, log: Any, start: int, count: int, items: list[Any]) -> None:
+        raws = [self._encode(log, self._values.pack_item(item)) for item in items]
+        splice(log, start, count, raws, [self._id_of(item) for item in items])
 
     def _unchanged(self, held: Held, value: list[Any]) -> dict[int, int]:
         """Places of the new list whose objects are those of the old one and can't have been changed, with
         their old places."""
-        if self._strict or not self._values.readable:
-            return {}
         places = {id(item): at for at, item in enumerate(held.items)}
-        first = len(held.items) - WINDOW
-        return {
-            at: places[id(item)]
-            for at, item in enumerate(value)
-            if id(item) in places and places[id(item)] < first and id(item) not in self._touched
-        }
+        found = {at: places[id(item)] for at, item in enumerate(value) if id(item) in places}
+        if not self._values.identified:
+            # Encoded anew, they differ each time: being the same objects is all that can be told.
+            return found
+        last = 0 if self._strict else len(held.items) - WINDOW
+        return {at: was for at, was in found.items() if was < last and id(value[at]) not in self._touched}
 
     def _kept(self, value: list[Any], held: Held | None, edits: list[_Edit]) -> Held:
         """What to remember of a list that has been stored."""
