@@ -104,6 +104,21 @@ class Store(MaintainedStore):
             parent=parent,
         )
 
+    def send(
+        self, thread: str | Thread, message: Any, *, key: str | None = None, shape: str | None = None
+    ) -> Any:
+        """Send a message to a thread, from any process, whether or not a run is at work on it. Durable when
+        this returns; the id that the message has in ``messages`` (``None`` if it isn't a dictionary).
+
+        The run appends it at the start of its next turn, or where it waits with ``session.next_input()``;
+        once, whoever is killed. Sent again with its ``key`` it is the same message. ``shape`` says that it is
+        a provider's own. Raises :class:`ThreadNotFoundError` if there is no such thread (any more).
+        """
+        from everthread.sessions.sync.inbox import send
+
+        self._check()
+        return send(self.core, thread, message, key, shape)
+
     def session_records(self, name: str) -> SessionRecords:
         """What is known of the session on a thread, running or not: its status, runs, effects, decisions,
         errors. Begins no run, writes nothing. Raises :class:`ThreadNotFoundError`."""

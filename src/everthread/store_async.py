@@ -387,6 +387,15 @@ class AsyncStore(AsyncThreadStore):
             parent=parent,
         )
 
+    async def send(
+        self, thread: str | AsyncThread, message: Any, *, key: str | None = None, shape: str | None = None
+    ) -> Any:
+        """Send a message to a thread, from any process: see :meth:`Store.send`."""
+        from everthread.sessions.aio.inbox import send
+
+        self._check()
+        return await send(self.core, thread, message, key, shape)
+
     async def session_records(self, name: str) -> AsyncSessionRecords:
         """What is known of the session on a thread, running or not: see :meth:`Store.session_records`. What
         its calls read is awaited."""

@@ -26,6 +26,7 @@ from everthread.hooks import HookFailure, SessionLifecycle
 from everthread.sessions.aio.checkpoints import Checkpoints, checkpoint_parts, read_checkpoints
 from everthread.sessions.aio.decisions import AsyncPendingDecision, Decisions, read_open_decisions
 from everthread.sessions.aio.effects import Caller, Ledger, settle
+from everthread.sessions.aio.inbox import Inbox
 from everthread.sessions.aio.journal import Failures, read_errors
 from everthread.sessions.aio.run_start import SessionOptions, StartedRun, begin
 from everthread.sessions.aio.status import records_of
@@ -187,6 +188,7 @@ class AsyncAgentSession(AwaitedFace):
         self.tasks = AsyncTasks(self._thread)
         #: As ``thread.messages``, each change committed.
         self.messages = AsyncMessages(self._thread)
+        self._inbox = Inbox(self._thread, self._guard, self._uid)
         self._checkpoints = Checkpoints(self._thread, self.scratch)
         self._decisions = Decisions(self._thread, self.run_id)
         self._failures = Failures(self._journal, self.run_id, self.user_id)
@@ -311,7 +313,9 @@ class AsyncAgentSession(AwaitedFace):
                 max_turns=self.max_turns,
             )
             raise self._exhausted
-        return AsyncTurn(self._thread, self._runs, self._failures, self._notify, self._mark_turn, self._uid)
+        return AsyncTurn(
+            self._thread, self._runs, self._inbox, self._failures, self._notify, self._mark_turn, self._uid
+        )
 
     def _mark_turn(self, turn: AsyncTurn, begins: bool) -> None:
         """A turn begins, or is over."""
@@ -335,6 +339,13 @@ class AsyncAgentSession(AwaitedFace):
                 await post(self._thread, message)
             else:
                 await self.messages.append(message)
+
+    async def next_input(self, timeout_s: float | None = None) -> Any:
+        """The next message that somebody sent to this thread (``store.send``), appended to ``messages``;
+        waits for it so long, without a limit for ever, and then gives ``None``. The run keeps its lease
+        meanwhile. Raises :class:`SessionFencedError` if another run has taken over all the same. What comes
+        in without this is appended at the start of the next turn."""
+        return await self._inbox.next(timeout_s)
 
     async def heartbeat(self) -> None:
         """Say that this run is alive, before something that takes long. Writing does so by itself. Raises

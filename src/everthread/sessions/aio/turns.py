@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from everthread.sessions.aio.fenced_thread import AsyncFencedThread
+    from everthread.sessions.aio.inbox import Inbox
     from everthread.sessions.aio.journal import Failures, Runs
     from everthread.versions import Version
 
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 # ── messages ────────────────────────────────────────────────────────────────────────────────────────
 
 
-INBOX = "inbox"
+#: In the session's own part of the document: messages that wait for the turn's end.
+WAITING = "inbox"
 
 
 class Options(TypedDict, total=False):
@@ -144,13 +146,13 @@ class AsyncMessages(StreamReads):
 async def post(thread: AsyncFencedThread, message: Any) -> None:
     """Let a message wait until the turn that is under way has ended."""
     async with thread.writing():
-        own_part(thread.state).setdefault(INBOX, []).append(message)
+        own_part(thread.state).setdefault(WAITING, []).append(message)
 
 
 async def deliver(thread: AsyncFencedThread) -> None:
     """Append what waits; part of the caller's write."""
     own = thread.state.get(OWN)
-    waiting = own.get(INBOX) if own is not None and hasattr(own, "get") else None
+    waiting = own.get(WAITING) if own is not None and hasattr(own, "get") else None
     if not waiting:
         return
     for message in waiting.plain():
@@ -162,7 +164,7 @@ async def deliver(thread: AsyncFencedThread) -> None:
                 thread.messages.append(message)
             except InvalidValueError:
                 thread.messages.append(_without_id(message))
-    del own[INBOX]
+    del own[WAITING]
 
 
 def _without_id(message: Any) -> Any:
@@ -192,6 +194,7 @@ class AsyncTurn(AwaitedFace):
         self,
         thread: AsyncFencedThread,
         runs: Runs,
+        inbox: Inbox,
         failures: Failures,
         notify: Callable[..., Awaitable[None]],
         mark: Callable[[AsyncTurn, bool], None],
@@ -199,6 +202,7 @@ class AsyncTurn(AwaitedFace):
     ) -> None:
         self._thread = thread
         self._runs = runs
+        self._inbox = inbox
         self._failures = failures
         self._notify = notify
         self._mark = mark
@@ -208,6 +212,8 @@ class AsyncTurn(AwaitedFace):
         self._start: Version | None = None
         self.number = 0
         self.rewound = False
+        #: The messages from outside that came in since the last turn: they are in ``messages`` now.
+        self.received: list[Any] = []
         #: As ``session.messages``, but closed with the turn: what a cancelled tool appends late is refused.
         self.messages = AsyncMessages(thread, permit=self._permit)
 
@@ -279,6 +285,7 @@ class AsyncTurn(AwaitedFace):
             self._mark(self, True)
             async with self._thread.writing():
                 await deliver(self._thread)
+            self.received = await self._inbox.take_all()
             self.number = await self._runs.begin_turn()
             self._start = self._thread.head
             self._open = True

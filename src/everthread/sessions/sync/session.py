@@ -36,6 +36,7 @@ from everthread.sessions.records import (
 from everthread.sessions.sync.checkpoints import Checkpoints, checkpoint_parts, read_checkpoints
 from everthread.sessions.sync.decisions import Decisions, PendingDecision, read_open_decisions
 from everthread.sessions.sync.effects import Caller, Ledger, settle
+from everthread.sessions.sync.inbox import Inbox
 from everthread.sessions.sync.journal import Failures, read_errors
 from everthread.sessions.sync.run_start import SessionOptions, StartedRun, begin
 from everthread.sessions.sync.status import records_of
@@ -173,6 +174,7 @@ class AgentSession(BlockingFace):
         self.tasks = Tasks(self._thread)
         #: As ``thread.messages``, each change committed.
         self.messages = Messages(self._thread)
+        self._inbox = Inbox(self._thread, self._guard, self._uid)
         self._checkpoints = Checkpoints(self._thread, self.scratch)
         self._decisions = Decisions(self._thread, self.run_id)
         self._failures = Failures(self._journal, self.run_id, self.user_id)
@@ -297,7 +299,9 @@ class AgentSession(BlockingFace):
                 max_turns=self.max_turns,
             )
             raise self._exhausted
-        return Turn(self._thread, self._runs, self._failures, self._notify, self._mark_turn, self._uid)
+        return Turn(
+            self._thread, self._runs, self._inbox, self._failures, self._notify, self._mark_turn, self._uid
+        )
 
     def _mark_turn(self, turn: Turn, begins: bool) -> None:
         """A turn begins, or is over."""
@@ -321,6 +325,13 @@ class AgentSession(BlockingFace):
                 post(self._thread, message)
             else:
                 self.messages.append(message)
+
+    def next_input(self, timeout_s: float | None = None) -> Any:
+        """The next message that somebody sent to this thread (``store.send``), appended to ``messages``;
+        waits for it so long, without a limit for ever, and then gives ``None``. The run keeps its lease
+        meanwhile. Raises :class:`SessionFencedError` if another run has taken over all the same. What comes
+        in without this is appended at the start of the next turn."""
+        return self._inbox.next(timeout_s)
 
     def heartbeat(self) -> None:
         """Say that this run is alive, before something that takes long. Writing does so by itself. Raises

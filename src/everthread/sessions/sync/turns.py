@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from everthread.sessions.sync.fenced_thread import FencedThread
+    from everthread.sessions.sync.inbox import Inbox
     from everthread.sessions.sync.journal import Failures, Runs
     from everthread.versions import Version
 
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
 # ── messages ────────────────────────────────────────────────────────────────────────────────────────
 
 
-INBOX = "inbox"
+#: In the session's own part of the document: messages that wait for the turn's end.
+WAITING = "inbox"
 
 
 class Options(TypedDict, total=False):
@@ -135,13 +137,13 @@ class Messages(SequenceReads):
 def post(thread: FencedThread, message: Any) -> None:
     """Let a message wait until the turn that is under way has ended."""
     with thread.writing():
-        own_part(thread.state).setdefault(INBOX, []).append(message)
+        own_part(thread.state).setdefault(WAITING, []).append(message)
 
 
 def deliver(thread: FencedThread) -> None:
     """Append what waits; part of the caller's write."""
     own = thread.state.get(OWN)
-    waiting = own.get(INBOX) if own is not None and hasattr(own, "get") else None
+    waiting = own.get(WAITING) if own is not None and hasattr(own, "get") else None
     if not waiting:
         return
     for message in waiting.plain():
@@ -149,7 +151,7 @@ def deliver(thread: FencedThread) -> None:
             thread.messages.append(message)
         except InvalidValueError:
             thread.messages.append(_without_id(message))
-    del own[INBOX]
+    del own[WAITING]
 
 
 def _without_id(message: Any) -> Any:
@@ -167,6 +169,7 @@ class Turn(BlockingFace):
         self,
         thread: FencedThread,
         runs: Runs,
+        inbox: Inbox,
         failures: Failures,
         notify: Callable[..., None],
         mark: Callable[[Turn, bool], None],
@@ -174,6 +177,7 @@ class Turn(BlockingFace):
     ) -> None:
         self._thread = thread
         self._runs = runs
+        self._inbox = inbox
         self._failures = failures
         self._notify = notify
         self._mark = mark
@@ -183,6 +187,8 @@ class Turn(BlockingFace):
         self._start: Version | None = None
         self.number = 0
         self.rewound = False
+        #: The messages from outside that came in since the last turn: they are in ``messages`` now.
+        self.received: list[Any] = []
         #: As ``session.messages``, but closed with the turn: what a cancelled tool appends late is refused.
         self.messages = Messages(thread, permit=self._permit)
 
@@ -254,6 +260,7 @@ class Turn(BlockingFace):
             self._mark(self, True)
             with self._thread.writing():
                 deliver(self._thread)
+            self.received = self._inbox.take_all()
             self.number = self._runs.begin_turn()
             self._start = self._thread.head
             self._open = True
