@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +74,9 @@ class Store(MaintainedStore):
         mode: str = "continue",
         source: str | Thread | None = None,
         at: AnyVersion | None = None,
+        key: str | None = None,
+        prepare: Callable[..., Any] | None = None,
+        transform: Callable[..., Any] | None = None,
         system: Any = None,
         replace_system: bool = False,
         initial: Mapping[str, Any] | None = None,
@@ -97,6 +100,9 @@ class Store(MaintainedStore):
             mode=mode,
             source=source,
             at=at,
+            key=key,
+            prepare=prepare,
+            transform=transform,
             system=system,
             replace_system=replace_system,
             initial=initial,

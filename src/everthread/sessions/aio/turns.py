@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
+from everthread.arguments import check_mapping
 from everthread.errors import EverthreadError, InvalidStateError, InvalidValueError
 from everthread.messages.request import (
     Orphans,
@@ -19,7 +20,7 @@ from everthread.messages.request import (
 )
 from everthread.messages.shapes import enclose
 from everthread.sessions.effects import ToolUse
-from everthread.sessions.tasks import OWN, own_part
+from everthread.sessions.tasks import OWN, custom_part, own_part, slice_of
 from everthread.sessions.usage import Count, Usage, checked_counts
 from everthread.threads.twins import ASYNC, AwaitedFace, StreamReads
 
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 
 #: In the session's own part of the document: messages that wait for the turn's end.
 WAITING = "inbox"
+#: There, too: state of other logs than this one, by the name of the log.
+SLICES = "slices"
+MESSAGES = "messages"
 
 
 class Options(TypedDict, total=False):
@@ -55,7 +59,7 @@ class AsyncMessages(StreamReads):
     """A log of the session's thread, or the log ``messages``; each change is a version of its own."""
 
     def __init__(
-        self, thread: AsyncFencedThread, name: str = "messages", permit: Callable[[], None] | None = None
+        self, thread: AsyncFencedThread, name: str = MESSAGES, permit: Callable[[], None] | None = None
     ) -> None:
         self._thread = thread
         self.name = name
@@ -111,6 +115,32 @@ class AsyncMessages(StreamReads):
     def __len__(self) -> int:
         with self._thread.lock:
             return len(self._thread.log(self.name))
+
+    # ── its own slice ────────────────────────────────────────────────────────────────────────
+
+    def slice(self) -> dict[str, Any]:
+        """Tasks and custom state that belong to this log, as ``session.slice()`` gives those of the thread:
+        for threads that several agents share, each with a log. That of ``messages`` is the thread's."""
+        with self._thread.lock:
+            document = self._thread.state.plain()
+            if self.name != MESSAGES:
+                own = document.get(OWN)
+                slices = own.get(SLICES) if isinstance(own, Mapping) else None
+                found = slices.get(self.name) if isinstance(slices, Mapping) else None
+                document = found if isinstance(found, Mapping) else {}
+            return slice_of(document)
+
+    async def merge_update(self, update: Mapping[str, Any] | None = None, /, **more: Any) -> None:
+        """Assign custom state of this log's slice key by key, as ``session.merge_update()`` does."""
+        if update is not None:
+            check_mapping(update, "update")
+        custom = custom_part({**(update or {}), **more})
+        async with self._thread.writing():
+            self._check()
+            state = self._thread.state
+            if self.name != MESSAGES:
+                state = own_part(state).setdefault(SLICES, {}).setdefault(self.name, {})
+            state.update(custom)
 
     # ── for a provider ───────────────────────────────────────────────────────────────────────
 
