@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +74,9 @@ class Store(MaintainedStore):
         mode: str = "continue",
         source: str | Thread | None = None,
         at: AnyVersion | None = None,
+        key: str | None = None,
+        prepare: Callable[..., Any] | None = None,
+        transform: Callable[..., Any] | None = None,
         system: Any = None,
         replace_system: bool = False,
         initial: Mapping[str, Any] | None = None,
@@ -97,12 +100,30 @@ class Store(MaintainedStore):
             mode=mode,
             source=source,
             at=at,
+            key=key,
+            prepare=prepare,
+            transform=transform,
             system=system,
             replace_system=replace_system,
             initial=initial,
             lease_ttl=lease_ttl,
             parent=parent,
         )
+
+    def send(
+        self, thread: str | Thread, message: Any, *, key: str | None = None, shape: str | None = None
+    ) -> Any:
+        """Send a message to a thread, from any process, whether or not a run is at work on it. Durable when
+        this returns; the id that the message has in ``messages`` (``None`` if it isn't a dictionary).
+
+        The run appends it at the start of its next turn, or where it waits with ``session.next_input()``;
+        once, whoever is killed. Sent again with its ``key`` it is the same message. ``shape`` says that it is
+        a provider's own. Raises :class:`ThreadNotFoundError` if there is no such thread (any more).
+        """
+        from everthread.sessions.sync.inbox import send
+
+        self._check()
+        return send(self.core, thread, message, key, shape)
 
     def session_records(self, name: str) -> SessionRecords:
         """What is known of the session on a thread, running or not: its status, runs, effects, decisions,

@@ -355,6 +355,9 @@ class AsyncStore(AsyncThreadStore):
         mode: str = "continue",
         source: str | AsyncThread | None = None,
         at: AnyVersion | None = None,
+        key: str | None = None,
+        prepare: Callable[..., Any] | None = None,
+        transform: Callable[..., Any] | None = None,
         system: Any = None,
         replace_system: bool = False,
         initial: Mapping[str, Any] | None = None,
@@ -380,12 +383,24 @@ class AsyncStore(AsyncThreadStore):
             mode=mode,
             source=source,
             at=at,
+            key=key,
+            prepare=prepare,
+            transform=transform,
             system=system,
             replace_system=replace_system,
             initial=initial,
             lease_ttl=lease_ttl,
             parent=parent,
         )
+
+    async def send(
+        self, thread: str | AsyncThread, message: Any, *, key: str | None = None, shape: str | None = None
+    ) -> Any:
+        """Send a message to a thread, from any process: see :meth:`Store.send`."""
+        from everthread.sessions.aio.inbox import send
+
+        self._check()
+        return await send(self.core, thread, message, key, shape)
 
     async def session_records(self, name: str) -> AsyncSessionRecords:
         """What is known of the session on a thread, running or not: see :meth:`Store.session_records`. What

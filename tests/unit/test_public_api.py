@@ -79,9 +79,10 @@ MEMBERS = {
         record_handling record_outcome restore resumed rewind rewind_to_checkpoint run run_id sandbox_id
         sandbox_ready save scratch session_id set_working settle slice state status tasks thread turn turns
         turns_left usage user_id version wait_for_change wait_for_input work""",
-    "SessionRecords": """again checkpoints decided_count decisions effect effect_count effects error_count errors
-        head heartbeat_us holder holder_alive last_run losses name open_decisions open_effects runs slice status tasks thread
-        turns usage user_id version wait_for_change""",
+    "SessionRecords": """again checkpoints decided_count decisions effect effect_count effects
+        error_count errors head heartbeat_us holder holder_alive last_run losses name
+        open_decisions open_effects runs slice status tasks thread turns usage user_id
+        version wait_for_change""",
     "UserStore": "close delete_user expire export_user get keys remove set sweep",
     "Personal": "from_sealed from_sources sealed subjects value",
     "Erased": "sealed value",

@@ -24,6 +24,7 @@ COMMANDS = {
     "show": "The state of a thread, now or at a version.",
     "diff": "What changed between two versions, or two threads.",
     "events": "The events of a stream, in their order.",
+    "send": "Send a message to a thread, and so to the run at work on it.",
     "search": "Find words in messages, todos, decisions and the rest.",
     "fork": "A new thread that shares another one's past.",
     "merge": "Bring in what another thread did since both went apart.",

@@ -100,24 +100,29 @@ class Cleaner:
 
     def _remove_orphans(self) -> None:
         """Companions whose thread is deleted, or never came to be."""
-        core = journals.beside(self.core)
-        unclaimed: list[str] = []
-        gone: list[str] = []
-        for entry in self._named(core.space):
-            with suppress(ValueError):
-                owner = core.backend.line_by_uid(bytes.fromhex(entry.line.name))
-                if owner is None:
-                    unclaimed.append(entry.line.name)
-                elif owner.deleted:
-                    gone.append(entry.line.name)
-        gone += self._long_unclaimed(unclaimed)
-        for name in gone:
-            self._companions += 1
-            if not self._dry_run:
-                with suppress(EverthreadError):
-                    companion = Thread(core, name)
-                    companion.handle.load()
-                    companion.delete()
+        cores = [journals.beside(self.core, kind) for kind in journals.COMPANIONS]
+        unclaimed: dict[str, None] = {}
+        gone: dict[str, None] = {}
+        for core in cores:
+            for entry in self._named(core.space):
+                with suppress(ValueError):
+                    owner = core.backend.line_by_uid(bytes.fromhex(entry.line.name))
+                    if owner is None:
+                        unclaimed[entry.line.name] = None
+                    elif owner.deleted:
+                        gone[entry.line.name] = None
+        for name in [*gone, *self._long_unclaimed(list(unclaimed))]:
+            for core in cores:
+                if core.backend.find(core.space, name) is not None:
+                    self._remove_orphan(core, name)
+
+    def _remove_orphan(self, core: Core, name: str) -> None:
+        self._companions += 1
+        if not self._dry_run:
+            with suppress(EverthreadError):
+                companion = Thread(core, name)
+                companion.handle.load()
+                companion.delete()
 
     def _long_unclaimed(self, names: list[str]) -> list[str]:
         """Those of the names that were there, without a thread, a good while ago; notes the others."""

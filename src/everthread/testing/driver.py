@@ -431,6 +431,10 @@ class DrivenMessages(DrivenLogView):
         method = getattr(self._real, name)
         return lambda *args, **options: run(method(*args, **options))
 
+    def slice(self) -> dict[str, Any]:
+        told: dict[str, Any] = self._real.slice()
+        return told
+
     def append(self, item: Any, shape: str | None = None) -> Any:
         return run(self._real.append(item, shape))
 

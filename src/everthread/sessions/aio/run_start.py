@@ -22,6 +22,7 @@ from everthread.sessions.aio.fenced_thread import AsyncFencedThread, RunGuard
 from everthread.sessions.aio.journal import (
     Runs,
     continue_past_damage,
+    find_keyed,
     forget_a_namesake,
     open_journal,
     read_journal,
@@ -52,6 +53,9 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
     mode: str = "continue"
     source: str | AsyncThread | None = None
     at: AnyVersion | None = None
+    key: str | None = None
+    prepare: Callable[..., Any] | None = None
+    transform: Callable[..., Any] | None = None
     agent: str | None = None
     user_id: str | None = None
     system: Any = None
@@ -62,7 +66,12 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
     must_exist: bool = False
 
     def __post_init__(self) -> None:
-        names = ((self.name, "session id"), (self.agent, "agent"), (self.user_id, "user id"))
+        names = (
+            (self.name, "session id"),
+            (self.agent, "agent"),
+            (self.user_id, "user id"),
+            (self.key, "key"),
+        )
         for value, what in names:
             if value is not None:
                 check_name(value, what)
@@ -70,6 +79,13 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidValueError(f"mode is one of {', '.join(MODES)}, not {self.mode!r}", path="mode")
         if (self.source is None) == (self.mode == "fork"):
             raise InvalidValueError("a fork, and only a fork, needs its source", path="source")
+        if self.key is not None and (self.mode == "continue" or self.name is None):
+            raise InvalidValueError(
+                'a key says which call begins a thread: it needs a name, and mode "new" or "fork"', path="key"
+            )
+        for option, what in ((self.at, "at"), (self.prepare, "prepare"), (self.transform, "transform")):
+            if option is not None and self.mode != "fork":
+                raise InvalidValueError(f'{what} is for mode "fork"', path=what)
         if self.system is not None and not self.system:
             raise InvalidValueError("the system message is empty; leave it out, or write one", path="system")
         if self.initial is not None:
@@ -126,7 +142,14 @@ async def _thread(
         assert options.source is not None
         source = await store.thread(options.source) if isinstance(options.source, str) else options.source
         await _check_system(source if options.at is None else await source.at(options.at), options)
-        return await source.fork(name, at=options.at), False
+        forked = await source.fork(
+            name,
+            at=options.at,
+            key=options.key,
+            prepare=options.prepare,
+            transform=options.transform,
+        )
+        return forked, False
     thread = await store.thread(name)
     if thread.head is None and options.must_exist:
         raise ThreadNotFoundError(f"there is no session {name!r} to restore")
@@ -137,17 +160,29 @@ async def _thread(
         if options.initial is not None:
             thread.state.update(custom_part(options.initial))
         try:
-            await thread.commit(metadata=_tags(options, run_id))
+            await thread.commit(metadata=_tags(options, run_id), key=_beginning(options))
             return thread, True
         except ConflictError:
             # Somebody created it in between.
             thread = await store.thread(name)
-    if options.mode == "new":
+    if options.mode == "new" and not await _began_before(thread, options):
         raise ThreadExistsError(
             f"a thread named {name!r} exists already; continue it, or choose another name"
         )
     await _check_system(thread, options)
     return thread, False
+
+
+def _beginning(options: SessionOptions) -> str | None:
+    """The commit key of the version that begins a new thread."""
+    return None if options.key is None else f"session:{options.key}"
+
+
+async def _began_before(thread: AsyncThread, options: SessionOptions) -> bool:
+    """Whether the same call made this thread: it was repeated, after a kill for one."""
+    key = _beginning(options)
+    found = None if key is None else await find_keyed(thread, key)
+    return found is not None and found.seq == 1
 
 
 async def _check_system(thread: AsyncThread | AsyncPast, options: SessionOptions) -> None:

@@ -26,6 +26,7 @@ from everthread.hooks import HookFailure, SessionLifecycle
 from everthread.sessions.aio.checkpoints import Checkpoints, checkpoint_parts, read_checkpoints
 from everthread.sessions.aio.decisions import AsyncPendingDecision, Decisions, read_open_decisions
 from everthread.sessions.aio.effects import Caller, Ledger, settle
+from everthread.sessions.aio.inbox import Inbox
 from everthread.sessions.aio.journal import Failures, read_errors
 from everthread.sessions.aio.run_start import SessionOptions, StartedRun, begin
 from everthread.sessions.aio.status import records_of
@@ -43,9 +44,8 @@ from everthread.sessions.records import (
     RunRecord,
     Status,
 )
-from everthread.sessions.tasks import custom_part, slice_of
 from everthread.sessions.usage import Count, Total, Usage, checked_counts
-from everthread.threads.aio.thread import AnyVersion, AsyncThread
+from everthread.threads.aio.thread import AnyVersion, AsyncThread, Effects
 from everthread.threads.twins import ASYNC, AwaitedFace
 from everthread.working.aio.home import AsyncHome
 from everthread.working.config import Config
@@ -74,7 +74,9 @@ class AsyncAgentSession(AwaitedFace):
 
     ``mode``: ``"continue"`` the thread (it is created if there is none), ``"new"`` (raises
     :class:`ThreadExistsError` if there is one), or ``"fork"`` from ``source``, at a version if ``at`` names
-    one. ``system`` is the first message of a thread that is created, ``initial`` its custom state. On a
+    one, its logs changed by ``prepare`` and ``transform`` as :meth:`AsyncThread.fork` does it. Repeated with
+    its ``key``, after a kill for one, either of the latter goes on with the thread that the first call made.
+    ``system`` is the first message of a thread that is created, ``initial`` its custom state. On a
     thread that exists, a ``system`` that isn't its own raises, unless ``replace_system`` says that it shall
     take the other's place. After ``max_turns`` turns :meth:`turn` raises :class:`MaxTurnsError`.
     ``lease_ttl`` is how many seconds after its last write or :meth:`heartbeat` another process may take the
@@ -97,6 +99,9 @@ class AsyncAgentSession(AwaitedFace):
         mode: str = "continue",
         source: str | AsyncThread | None = None,
         at: AnyVersion | None = None,
+        key: str | None = None,
+        prepare: Callable[..., Any] | None = None,
+        transform: Callable[..., Any] | None = None,
         system: Any = None,
         replace_system: bool = False,
         initial: Mapping[str, Any] | None = None,
@@ -114,6 +119,9 @@ class AsyncAgentSession(AwaitedFace):
             mode=mode,
             source=source,
             at=at,
+            key=key,
+            prepare=prepare,
+            transform=transform,
             agent=agent,
             user_id=user_id,
             system=system,
@@ -187,8 +195,9 @@ class AsyncAgentSession(AwaitedFace):
         self.tasks = AsyncTasks(self._thread)
         #: As ``thread.messages``, each change committed.
         self.messages = AsyncMessages(self._thread)
+        self._inbox = Inbox(self._thread, self._guard, self._uid)
         self._checkpoints = Checkpoints(self._thread, self.scratch)
-        self._decisions = Decisions(self._thread, self.run_id)
+        self._decisions = Decisions(self._thread, self.run_id, self.agent)
         self._failures = Failures(self._journal, self.run_id, self.user_id)
         self._ledger = Ledger(self._journal, self.run_id)
         self._caller = Caller(
@@ -311,7 +320,9 @@ class AsyncAgentSession(AwaitedFace):
                 max_turns=self.max_turns,
             )
             raise self._exhausted
-        return AsyncTurn(self._thread, self._runs, self._failures, self._notify, self._mark_turn, self._uid)
+        return AsyncTurn(
+            self._thread, self._runs, self._inbox, self._failures, self._notify, self._mark_turn, self._uid
+        )
 
     def _mark_turn(self, turn: AsyncTurn, begins: bool) -> None:
         """A turn begins, or is over."""
@@ -335,6 +346,13 @@ class AsyncAgentSession(AwaitedFace):
                 await post(self._thread, message)
             else:
                 await self.messages.append(message)
+
+    async def next_input(self, timeout_s: float | None = None) -> Any:
+        """The next message that somebody sent to this thread (``store.send``), appended to ``messages``;
+        waits for it so long, without a limit for ever, and then gives ``None``. The run keeps its lease
+        meanwhile. Raises :class:`SessionFencedError` if another run has taken over all the same. What comes
+        in without this is appended at the start of the next turn."""
+        return await self._inbox.next(timeout_s)
 
     async def heartbeat(self) -> None:
         """Say that this run is alive, before something that takes long. Writing does so by itself. Raises
@@ -416,7 +434,7 @@ class AsyncAgentSession(AwaitedFace):
         )
 
     def log(self, name: str) -> AsyncMessages:
-        """A log of the thread, as ``messages`` is one."""
+        """A log of the thread, as ``messages`` is one, with a slice of its own."""
         return AsyncMessages(self._thread, name)
 
     # ── three lifetimes ──────────────────────────────────────────────────────────────────────
@@ -466,6 +484,24 @@ class AsyncAgentSession(AwaitedFace):
             await self.save()
             return await self._thread.rewind(version)
 
+    async def fork(
+        self,
+        name: str,
+        at: AnyVersion | None = None,
+        *,
+        key: str | None = None,
+        effects: Effects = "inherit",
+        prepare: Callable[..., Any] | None = None,
+        transform: Callable[..., Any] | None = None,
+    ) -> AsyncThread:
+        """A new thread that shares this one's past, as :meth:`AsyncThread.fork`. What was uncommitted is
+        committed first, and in the fork."""
+        async with self._thread.lock:
+            await self.save()
+            return await self._thread.fork(
+                name, at, key=key, effects=effects, prepare=prepare, transform=transform
+            )
+
     async def rewind_to_checkpoint(self, label: str) -> Version:
         """Go back to the newest checkpoint with this label; :class:`NotFoundError` if there is none."""
         async with self._thread.lock:
@@ -477,17 +513,14 @@ class AsyncAgentSession(AwaitedFace):
     def slice(self) -> dict[str, Any]:
         """Tasks and custom state as plain data: what goes on from run to run, apart from bookkeeping. Tasks
         are pairs of id and fields; :meth:`merge_update` takes all of it back."""
-        with self._thread.lock:
-            return slice_of(self._thread.state.plain())
+        return self.messages.slice()
 
     async def merge_update(self, update: Mapping[str, Any] | None = None, /, **more: Any) -> None:
         """Assign custom state key by key; ``tasks``, if given, replaces all tasks. One version. Bookkeeping
         (status, turns, usage, …) that comes along is left out."""
         if update is not None:
             check_mapping(update, "update")
-        custom = custom_part({**(update or {}), **more})
-        async with self._thread.writing():
-            self._thread.state.update(custom)
+        await self.messages.merge_update({**(update or {}), **more})
 
     # ── decisions, errors ────────────────────────────────────────────────────────────────────
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from everthread.arguments import check_count, check_limit, check_seconds
 from everthread.errors import ThreadNotFoundError
 from everthread.sessions import journal as j
-from everthread.sessions.aio.checkpoints import read_checkpoints
+from everthread.sessions.aio.checkpoints import checkpoint_parts, read_checkpoints
 from everthread.sessions.aio.decisions import decided_count, read_decisions, read_open_decisions
 from everthread.sessions.aio.effects import find_done
 from everthread.sessions.aio.journal import (
@@ -237,6 +237,10 @@ class AsyncSessionRecords:
     async def checkpoints(self, limit: int | None = None) -> list[CheckpointRecord]:
         """Oldest first; with a limit the newest of them."""
         return await read_checkpoints(self.thread, check_limit(limit))
+
+    async def get_checkpoint(self, label: str) -> dict[str, Any] | None:
+        """What the newest checkpoint with this label kept, or ``None``; also while a run is at work."""
+        return await checkpoint_parts(self.thread, label)
 
     @property
     def tasks(self) -> TaskView:

@@ -36,14 +36,14 @@ from everthread.sessions.records import (
 from everthread.sessions.sync.checkpoints import Checkpoints, checkpoint_parts, read_checkpoints
 from everthread.sessions.sync.decisions import Decisions, PendingDecision, read_open_decisions
 from everthread.sessions.sync.effects import Caller, Ledger, settle
+from everthread.sessions.sync.inbox import Inbox
 from everthread.sessions.sync.journal import Failures, read_errors
 from everthread.sessions.sync.run_start import SessionOptions, StartedRun, begin
 from everthread.sessions.sync.status import records_of
 from everthread.sessions.sync.tasks import Tasks
 from everthread.sessions.sync.turns import Messages, Turn, deliver, post
-from everthread.sessions.tasks import custom_part, slice_of
 from everthread.sessions.usage import Count, Total, Usage, checked_counts
-from everthread.threads.sync.thread import AnyVersion, Thread
+from everthread.threads.sync.thread import AnyVersion, Effects, Thread
 from everthread.threads.twins import BlockingFace
 from everthread.working.config import Config
 from everthread.working.sync.home import Home
@@ -72,7 +72,9 @@ class AgentSession(BlockingFace):
 
     ``mode``: ``"continue"`` the thread (it is created if there is none), ``"new"`` (raises
     :class:`ThreadExistsError` if there is one), or ``"fork"`` from ``source``, at a version if ``at`` names
-    one. ``system`` is the first message of a thread that is created, ``initial`` its custom state. On a
+    one, its logs changed by ``prepare`` and ``transform`` as :meth:`Thread.fork` does it. Repeated with
+    its ``key``, after a kill for one, either of the latter goes on with the thread that the first call made.
+    ``system`` is the first message of a thread that is created, ``initial`` its custom state. On a
     thread that exists, a ``system`` that isn't its own raises, unless ``replace_system`` says that it shall
     take the other's place. After ``max_turns`` turns :meth:`turn` raises :class:`MaxTurnsError`.
     ``lease_ttl`` is how many seconds after its last write or :meth:`heartbeat` another process may take the
@@ -95,6 +97,9 @@ class AgentSession(BlockingFace):
         mode: str = "continue",
         source: str | Thread | None = None,
         at: AnyVersion | None = None,
+        key: str | None = None,
+        prepare: Callable[..., Any] | None = None,
+        transform: Callable[..., Any] | None = None,
         system: Any = None,
         replace_system: bool = False,
         initial: Mapping[str, Any] | None = None,
@@ -112,6 +117,9 @@ class AgentSession(BlockingFace):
             mode=mode,
             source=source,
             at=at,
+            key=key,
+            prepare=prepare,
+            transform=transform,
             agent=agent,
             user_id=user_id,
             system=system,
@@ -173,8 +181,9 @@ class AgentSession(BlockingFace):
         self.tasks = Tasks(self._thread)
         #: As ``thread.messages``, each change committed.
         self.messages = Messages(self._thread)
+        self._inbox = Inbox(self._thread, self._guard, self._uid)
         self._checkpoints = Checkpoints(self._thread, self.scratch)
-        self._decisions = Decisions(self._thread, self.run_id)
+        self._decisions = Decisions(self._thread, self.run_id, self.agent)
         self._failures = Failures(self._journal, self.run_id, self.user_id)
         self._ledger = Ledger(self._journal, self.run_id)
         self._caller = Caller(
@@ -297,7 +306,9 @@ class AgentSession(BlockingFace):
                 max_turns=self.max_turns,
             )
             raise self._exhausted
-        return Turn(self._thread, self._runs, self._failures, self._notify, self._mark_turn, self._uid)
+        return Turn(
+            self._thread, self._runs, self._inbox, self._failures, self._notify, self._mark_turn, self._uid
+        )
 
     def _mark_turn(self, turn: Turn, begins: bool) -> None:
         """A turn begins, or is over."""
@@ -321,6 +332,13 @@ class AgentSession(BlockingFace):
                 post(self._thread, message)
             else:
                 self.messages.append(message)
+
+    def next_input(self, timeout_s: float | None = None) -> Any:
+        """The next message that somebody sent to this thread (``store.send``), appended to ``messages``;
+        waits for it so long, without a limit for ever, and then gives ``None``. The run keeps its lease
+        meanwhile. Raises :class:`SessionFencedError` if another run has taken over all the same. What comes
+        in without this is appended at the start of the next turn."""
+        return self._inbox.next(timeout_s)
 
     def heartbeat(self) -> None:
         """Say that this run is alive, before something that takes long. Writing does so by itself. Raises
@@ -402,7 +420,7 @@ class AgentSession(BlockingFace):
         )
 
     def log(self, name: str) -> Messages:
-        """A log of the thread, as ``messages`` is one."""
+        """A log of the thread, as ``messages`` is one, with a slice of its own."""
         return Messages(self._thread, name)
 
     # ── three lifetimes ──────────────────────────────────────────────────────────────────────
@@ -450,6 +468,22 @@ class AgentSession(BlockingFace):
             self.save()
             return self._thread.rewind(version)
 
+    def fork(
+        self,
+        name: str,
+        at: AnyVersion | None = None,
+        *,
+        key: str | None = None,
+        effects: Effects = "inherit",
+        prepare: Callable[..., Any] | None = None,
+        transform: Callable[..., Any] | None = None,
+    ) -> Thread:
+        """A new thread that shares this one's past, as :meth:`Thread.fork`. What was uncommitted is
+        committed first, and in the fork."""
+        with self._thread.lock:
+            self.save()
+            return self._thread.fork(name, at, key=key, effects=effects, prepare=prepare, transform=transform)
+
     def rewind_to_checkpoint(self, label: str) -> Version:
         """Go back to the newest checkpoint with this label; :class:`NotFoundError` if there is none."""
         with self._thread.lock:
@@ -461,17 +495,14 @@ class AgentSession(BlockingFace):
     def slice(self) -> dict[str, Any]:
         """Tasks and custom state as plain data: what goes on from run to run, apart from bookkeeping. Tasks
         are pairs of id and fields; :meth:`merge_update` takes all of it back."""
-        with self._thread.lock:
-            return slice_of(self._thread.state.plain())
+        return self.messages.slice()
 
     def merge_update(self, update: Mapping[str, Any] | None = None, /, **more: Any) -> None:
         """Assign custom state key by key; ``tasks``, if given, replaces all tasks. One version. Bookkeeping
         (status, turns, usage, …) that comes along is left out."""
         if update is not None:
             check_mapping(update, "update")
-        custom = custom_part({**(update or {}), **more})
-        with self._thread.writing():
-            self._thread.state.update(custom)
+        self.messages.merge_update({**(update or {}), **more})
 
     # ── decisions, errors ────────────────────────────────────────────────────────────────────
 

@@ -27,7 +27,7 @@ from everthread.sessions.records import (
     revealed,
     run_of,
 )
-from everthread.sessions.sync.checkpoints import read_checkpoints
+from everthread.sessions.sync.checkpoints import checkpoint_parts, read_checkpoints
 from everthread.sessions.sync.decisions import decided_count, read_decisions, read_open_decisions
 from everthread.sessions.sync.effects import find_done
 from everthread.sessions.sync.journal import (
@@ -238,6 +238,10 @@ class SessionRecords:
     def checkpoints(self, limit: int | None = None) -> list[CheckpointRecord]:
         """Oldest first; with a limit the newest of them."""
         return read_checkpoints(self.thread, check_limit(limit))
+
+    def get_checkpoint(self, label: str) -> dict[str, Any] | None:
+        """What the newest checkpoint with this label kept, or ``None``; also while a run is at work."""
+        return checkpoint_parts(self.thread, label)
 
     @property
     def tasks(self) -> TaskView:

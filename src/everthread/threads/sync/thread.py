@@ -391,13 +391,14 @@ class Thread(BlockingFace):
         *,
         key: str | None = None,
         effects: Effects = "inherit",
-        prepare: Callable[[list[Any]], Sequence[Any]] | None = None,
-        transform: Callable[[Any], Any] | None = None,
+        prepare: Callable[..., Sequence[Any]] | None = None,
+        transform: Callable[..., Any] | None = None,
     ) -> Thread:
         """A new thread that shares this one's history up to ``at`` (by default: the head). O(1).
 
         ``prepare`` gets the messages and returns those the fork starts with; ``transform`` then gets each one
-        and returns it as it should be. Both are applied once, in the new thread only. With
+        and returns it as it should be. Both are applied once, in the new thread only; one that has a second
+        parameter is called for every log, and told its name there. With
         ``effects="deny"`` the fork is for trying things out: no effects are to be made in it, nor in its own
         forks. Raises :class:`ThreadExistsError` if the name is taken; the same call with the same ``key``
         again returns the fork that the first one made.

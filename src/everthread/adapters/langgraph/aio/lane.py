@@ -189,7 +189,7 @@ async def find_checkpoint(thread: AsyncThread, checkpoint_id: str) -> Version | 
     if seq is None or thread.head is None:
         return None
     try:
-        version = await thread._resolve(seq)
+        version = await thread.handle.find_version(seq)
     except (VersionNotFoundError, VersionPrunedError):
         return None
     return version if note_of(version) is None and origin_id(version) == checkpoint_id else None

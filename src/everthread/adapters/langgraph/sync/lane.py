@@ -190,7 +190,7 @@ def find_checkpoint(thread: Thread, checkpoint_id: str) -> Version | None:
     if seq is None or thread.head is None:
         return None
     try:
-        version = thread._resolve(seq)
+        version = thread.handle.find_version(seq)
     except (VersionNotFoundError, VersionPrunedError):
         return None
     return version if note_of(version) is None and origin_id(version) == checkpoint_id else None
