@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import pydoc
+import typing
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -161,3 +165,37 @@ def test_no_module_hides_a_public_name() -> None:
     package = Path(everthread.__file__).parent
     modules = {path.stem for path in package.iterdir()}
     assert modules.isdisjoint(everthread.__all__)
+
+
+def annotated(name: str) -> Iterator[tuple[str, Any]]:
+    """A public name and, of a class, what users call or read of it."""
+    value = getattr(everthread, name)
+    if not callable(value):
+        return
+    yield name, value
+    if not inspect.isclass(value):
+        return
+    for member, found in inspect.getmembers_static(value):
+        if isinstance(found, property):
+            found = found.fget
+        found = inspect.unwrap(getattr(found, "__func__", found))
+        if inspect.isfunction(found) and (not member.startswith("_") or member.startswith("__")):
+            yield f"{name}.{member}", found
+
+
+@pytest.mark.parametrize("name", sorted(everthread.__all__))
+def test_the_types_of_every_public_name_can_be_asked_for(name: str) -> None:
+    failed = []
+    for where, value in annotated(name):
+        try:
+            typing.get_type_hints(value)
+        except NameError as error:
+            failed.append(f"{where}: {error}")
+    assert not failed
+
+
+def test_help_works() -> None:
+    assert "ResumeReport" in pydoc.render_doc(everthread)
+    for name in everthread.__all__:
+        if name != "__version__":
+            assert name in pydoc.render_doc(getattr(everthread, name), renderer=pydoc.plaintext)

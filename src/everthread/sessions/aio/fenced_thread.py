@@ -185,7 +185,7 @@ class AsyncFencedThread(AsyncThread):
 
     async def commit(
         self, label: str | None = None, metadata: Mapping[str, Any] | None = None, key: str | None = None
-    ) -> Version | None:
+    ) -> Version:
         await self._permit()
         if self.tags and self.dirty:
             metadata = {**self.tags, **(metadata or {})}
@@ -205,7 +205,7 @@ class AsyncFencedThread(AsyncThread):
 
     async def save(
         self, label: str | None = None, metadata: Mapping[str, Any] | None = None, key: str | None = None
-    ) -> Version | None:
+    ) -> Version:
         """Commit; what others wrote meanwhile, without taking over, is brought together with it."""
         async with self.lock:
             for left in reversed(range(_TRIES)):
@@ -217,7 +217,7 @@ class AsyncFencedThread(AsyncThread):
                     if not left:
                         raise
                     await self.rebase()
-        return None
+        raise AssertionError("the last try ends by returning or raising")
 
     @asynccontextmanager
     async def writing(

@@ -181,7 +181,7 @@ class FencedThread(Thread):
 
     def commit(
         self, label: str | None = None, metadata: Mapping[str, Any] | None = None, key: str | None = None
-    ) -> Version | None:
+    ) -> Version:
         self._permit()
         if self.tags and self.dirty:
             metadata = {**self.tags, **(metadata or {})}
@@ -201,7 +201,7 @@ class FencedThread(Thread):
 
     def save(
         self, label: str | None = None, metadata: Mapping[str, Any] | None = None, key: str | None = None
-    ) -> Version | None:
+    ) -> Version:
         """Commit; what others wrote meanwhile, without taking over, is brought together with it."""
         with self.lock:
             for left in reversed(range(_TRIES)):
@@ -213,7 +213,7 @@ class FencedThread(Thread):
                     if not left:
                         raise
                     self.rebase()
-        return None
+        raise AssertionError("the last try ends by returning or raising")
 
     @contextmanager
     def writing(
