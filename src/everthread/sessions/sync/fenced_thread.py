@@ -98,6 +98,9 @@ class FencedThread(Thread):
     So nothing goes over the fence: no commit, no rebase, no step or update that wakes up later.
     """
 
+    #: A run has its thread by its lease, so that others needn't be kept out: this is for its own calls.
+    lock: Any
+
     def __init__(
         self, core: Core, name: str, guard: RunGuard | None = None, is_journal: bool = False
     ) -> None:

@@ -25,6 +25,7 @@ from everthread.threads.aio.commit import write_alone, write_rewind
 from everthread.threads.aio.core import Core, Validator, key_hash
 from everthread.threads.aio.handle import AnyVersion, Guard, Handle
 from everthread.threads.aio.keys import committed_under
+from everthread.threads.aio.lock import LEASE_S, AsyncThreadLock
 from everthread.threads.aio.log import AsyncLog
 from everthread.threads.aio.lost_ack import Landed
 from everthread.threads.aio.past import AsyncPast, compare
@@ -195,6 +196,19 @@ class AsyncThread(AwaitedFace):
         ``draft.messages`` and ``draft.log(name)`` for the logs. It may run several times.
         """
         return await updates.update(self, fn, tries)
+
+    def lock(self, timeout_s: float | None = None, *, lease_s: float = LEASE_S) -> AsyncThreadLock:
+        """Wait for one's turn, over all processes and hosts that ask for it in this way; then the block runs
+        once, with a :class:`AsyncDraft` of the newest version, and what it changed is committed once, when it
+        is left.
+
+        An exception takes its changes back. What others wrote meanwhile, without the lock, is brought
+        together with them, or raises :class:`MergeConflictError`: the changes stay in the handle then.
+        Raises :class:`StoreBusyError` if the turn doesn't come within ``timeout_s`` seconds (``None``: for
+        ever). A holder whose process is gone has lost it at once, any other one after ``lease_s`` seconds:
+        if somebody has taken it then, leaving the block raises :class:`FencedError`.
+        """
+        return AsyncThreadLock(self, timeout_s, lease_s)
 
     def step(
         self,

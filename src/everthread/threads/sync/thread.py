@@ -29,6 +29,7 @@ from everthread.threads.sync.commit import write_alone, write_rewind
 from everthread.threads.sync.core import Core, Validator, key_hash
 from everthread.threads.sync.handle import AnyVersion, Guard, Handle
 from everthread.threads.sync.keys import committed_under
+from everthread.threads.sync.lock import LEASE_S, ThreadLock
 from everthread.threads.sync.log import Log
 from everthread.threads.sync.lost_ack import Landed
 from everthread.threads.sync.past import Past, compare
@@ -191,6 +192,19 @@ class Thread(BlockingFace):
         ``draft.messages`` and ``draft.log(name)`` for the logs. It may run several times.
         """
         return updates.update(self, fn, tries)
+
+    def lock(self, timeout_s: float | None = None, *, lease_s: float = LEASE_S) -> ThreadLock:
+        """Wait for one's turn, over all processes and hosts that ask for it in this way; then the block runs
+        once, with a :class:`Draft` of the newest version, and what it changed is committed once, when it
+        is left.
+
+        An exception takes its changes back. What others wrote meanwhile, without the lock, is brought
+        together with them, or raises :class:`MergeConflictError`: the changes stay in the handle then.
+        Raises :class:`StoreBusyError` if the turn doesn't come within ``timeout_s`` seconds (``None``: for
+        ever). A holder whose process is gone has lost it at once, any other one after ``lease_s`` seconds:
+        if somebody has taken it then, leaving the block raises :class:`FencedError`.
+        """
+        return ThreadLock(self, timeout_s, lease_s)
 
     def step(
         self,
