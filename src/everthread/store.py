@@ -14,6 +14,8 @@ from everthread.errors import EverthreadError, InvalidValueError, ThreadNotFound
 from everthread.limits import DEFAULT_LIMITS, Limits
 from everthread.maintenance.store import MaintainedStore
 from everthread.maintenance.unfinished import LIFETIMES, cut_short, forget_old, left
+from everthread.stores.contract import Backend
+from everthread.stores.contract import Progress as ErasureProgress
 from everthread.stores.urls import (
     Existing,
     chosen_keyring,
@@ -22,8 +24,10 @@ from everthread.stores.urls import (
     open_backend,
     store_url,
 )
+from everthread.threads.reports import Progress
 from everthread.threads.runtime import Runtime
 from everthread.threads.twins import iterated
+from everthread.type_names import type_names
 
 if TYPE_CHECKING:
     from everthread.briefing.selection import Briefing
@@ -42,12 +46,32 @@ if TYPE_CHECKING:
     from everthread.sessions.sync.session import AgentSession
     from everthread.sessions.sync.status import SessionRecords
     from everthread.stores.cold import Archive
-    from everthread.stores.contract import Backend
-    from everthread.stores.contract import Progress as ErasureProgress
-    from everthread.threads.reports import Progress
     from everthread.threads.sync.thread import AnyVersion, Thread
     from everthread.transfer.report import ExportReport, ImportReport
     from everthread.verifiers.specs import AllowCommands
+else:
+    _HOMES = {
+        "everthread.briefing.selection": "Briefing",
+        "everthread.detectors": "Detector",
+        "everthread.events.event": "Upcast",
+        "everthread.events.sync.stream": "EventStream",
+        "everthread.history.retention": "Retention",
+        "everthread.knowledge": "Knowledge",
+        "everthread.maintenance.reports": "GcReport RestoreReport",
+        "everthread.people.erase": "Elsewhere",
+        "everthread.people.report": "ErasureReport",
+        "everthread.people.users": "UserStore",
+        "everthread.redaction.report": "Place RedactionReport",
+        "everthread.search.query": "Hits",
+        "everthread.sessions.resume": "ResumeReport",
+        "everthread.sessions.sync.session": "AgentSession",
+        "everthread.sessions.sync.status": "SessionRecords",
+        "everthread.stores.cold": "Archive",
+        "everthread.threads.sync.thread": "AnyVersion Thread",
+        "everthread.transfer.report": "ExportReport ImportReport",
+        "everthread.verifiers.specs": "AllowCommands",
+    }
+    globals().update(type_names(_HOMES))
 
 
 class Store(MaintainedStore):

@@ -46,8 +46,11 @@ from everthread.stores.urls import (
     store_url,
 )
 from everthread.threads.aio.store import AsyncThreadStore
+from everthread.threads.lifetimes import Lifetime
+from everthread.threads.reports import Progress
 from everthread.threads.runtime import Runtime
 from everthread.threads.twins import Arriving, streamed
+from everthread.type_names import type_names
 
 if TYPE_CHECKING:
     from everthread.briefing.selection import Briefing
@@ -62,10 +65,26 @@ if TYPE_CHECKING:
     from everthread.sessions.resume import ResumeReport
     from everthread.stores.contract_async import AsyncBackend
     from everthread.threads.aio.thread import AnyVersion, AsyncThread
-    from everthread.threads.lifetimes import Lifetime
-    from everthread.threads.reports import Progress
     from everthread.transfer.report import ImportReport
     from everthread.verifiers.specs import AllowCommands
+else:
+    _HOMES = {
+        "everthread.briefing.selection": "Briefing",
+        "everthread.detectors": "Detector",
+        "everthread.events.aio.stream": "AsyncEventStream",
+        "everthread.events.event": "Upcast",
+        "everthread.knowledge": "AsyncKnowledge",
+        "everthread.people.users": "AsyncUserStore",
+        "everthread.redaction.report": "Place",
+        "everthread.sessions.aio.session": "AsyncAgentSession",
+        "everthread.sessions.aio.status": "AsyncSessionRecords",
+        "everthread.sessions.resume": "ResumeReport",
+        "everthread.stores.contract_async": "AsyncBackend",
+        "everthread.threads.aio.thread": "AnyVersion AsyncThread",
+        "everthread.transfer.report": "ImportReport",
+        "everthread.verifiers.specs": "AllowCommands",
+    }
+    globals().update(type_names(_HOMES))
 
 
 T = TypeVar("T")

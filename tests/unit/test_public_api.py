@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import pydoc
+import typing
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,9 +45,9 @@ MEMBERS = {
         backup briefing capabilities close cool copy_to erase erasure_reports events export gc hold
         import_from knowledge namespace redact refresh_documents release_hold restore resume rotate_keys scan
         search session session_records stats thread threads url users verify""",
-    "Thread": """at commit contains delete diff dirty discard effects expire fork head history log logs merge
-        messages name pin pins rebase recovered refresh rewind sign state step step_result steps unpin update
-        watch uid""",
+    "Thread": """at commit contains delete diff dirty discard effects expire fork head history lock log
+        logs merge messages name pin pins rebase recovered refresh rewind sign state step step_result steps
+        unpin update watch uid""",
     "ErasureReport": """complete digest dry_run ended_us erasure from_plain held is_signed key_ids keyring
         master_rotated message needles noted_us places plain public_key residues sealed_bytes sealed_values
         signature store summary survivors elsewhere unopened unreached user_values waiting""",
@@ -163,3 +167,37 @@ def test_no_module_hides_a_public_name() -> None:
     package = Path(everthread.__file__).parent
     modules = {path.stem for path in package.iterdir()}
     assert modules.isdisjoint(everthread.__all__)
+
+
+def annotated(name: str) -> Iterator[tuple[str, Any]]:
+    """A public name and, of a class, what users call or read of it."""
+    value = getattr(everthread, name)
+    if not callable(value):
+        return
+    yield name, value
+    if not inspect.isclass(value):
+        return
+    for member, found in inspect.getmembers_static(value):
+        if isinstance(found, property):
+            found = found.fget
+        found = inspect.unwrap(getattr(found, "__func__", found))
+        if inspect.isfunction(found) and (not member.startswith("_") or member.startswith("__")):
+            yield f"{name}.{member}", found
+
+
+@pytest.mark.parametrize("name", sorted(everthread.__all__))
+def test_the_types_of_every_public_name_can_be_asked_for(name: str) -> None:
+    failed = []
+    for where, value in annotated(name):
+        try:
+            typing.get_type_hints(value)
+        except NameError as error:
+            failed.append(f"{where}: {error}")
+    assert not failed
+
+
+def test_help_works() -> None:
+    assert "ResumeReport" in pydoc.render_doc(everthread)
+    for name in everthread.__all__:
+        if name != "__version__":
+            assert name in pydoc.render_doc(getattr(everthread, name), renderer=pydoc.plaintext)

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from hashlib import sha256
 from pathlib import Path
 from threading import RLock
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
 
 from everthread import process
@@ -38,16 +39,14 @@ from everthread.keyring.file import make_directory
 from everthread.limits import Limits
 from everthread.stores.urls import open_backend, quoted
 from everthread.threads.sync.store import ThreadStore
+from everthread.threads.sync.thread import Thread
 from everthread.values import Personal, Tagged
+from everthread.versions import Version
 
 if TYPE_CHECKING:
     import asyncio
-    from types import TracebackType
 
     from everthread.checkpoints.pickles import PickleSigner
-    from everthread.threads.sync.thread import Thread
-    from everthread.versions import Version
-
 
 # ── the thread behind one key ───────────────────────────────────────────────────────────────────────
 # The document of such a thread is ``{"checkpoint": 1, "key": the key, "saves": n}`` and either ``"state"``,

@@ -23,6 +23,9 @@ COMMANDS = {
     "log": "The versions of a thread, as a graph.",
     "show": "The state of a thread, now or at a version.",
     "diff": "What changed between two versions, or two threads.",
+    "runs": "The runs of agents on a thread.",
+    "effects": "What runs did to the world, and what nobody knows.",
+    "settle": "Say whether an effect in doubt has happened.",
     "events": "The events of a stream, in their order.",
     "send": "Send a message to a thread, and so to the run at work on it.",
     "search": "Find words in messages, todos, decisions and the rest.",
@@ -47,7 +50,7 @@ COMMANDS = {
 }
 
 #: What takes something away, or puts something else in its place: never offered to who has mistyped.
-DESTRUCTIVE = ("rewind", "delete", "scan", "gc", "erase", "restore")
+DESTRUCTIVE = ("settle", "rewind", "delete", "scan", "gc", "erase", "restore")
 
 
 def invoke(arguments: list[str]) -> int:
@@ -145,7 +148,10 @@ def load(name: str) -> click.Command:
 
 
 #: Commands whose arguments are names of threads, or words.
-_NAMING = ("status", "resume", "log", "show", "diff", "events", "search", "fork", "merge", "rewind", "delete")
+_NAMING = (
+    "status", "resume", "log", "show", "diff", "runs", "effects", "settle", "events", "search", "fork",
+    "merge", "rewind", "delete",
+)  # fmt: skip
 
 
 def hint(given: list[str]) -> None:

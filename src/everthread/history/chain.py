@@ -24,9 +24,16 @@ import msgspec
 from everthread.arguments import check_name
 from everthread.codec import records
 from everthread.errors import InvalidValueError, SchemaVersionError
+from everthread.type_names import type_names
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+else:
+    _HOMES = {
+        "cryptography.hazmat.primitives.asymmetric.ed25519": "Ed25519PrivateKey Ed25519PublicKey",
+    }
+    globals().update(type_names(_HOMES))
+
 
 HASH_BYTES = 32
 #: How many bytes of each version's hash a pack keeps: enough to name it, and to fork from it.

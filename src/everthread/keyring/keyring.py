@@ -38,9 +38,16 @@ from everthread.keyring.parcel import KeyParcel
 from everthread.keyring.store import Outdated, StoreMedium
 from everthread.stores.contract import Residues
 from everthread.stores.urls import KEYRING_VARIABLE, chosen_keyring, kind_of, sqlite_url
+from everthread.type_names import type_names
 
 if TYPE_CHECKING:
     from everthread.keyring.backup import KeyringBackup, KeyringContent, KeyringRestored
+else:
+    _HOMES = {
+        "everthread.keyring.backup": "KeyringBackup KeyringContent KeyringRestored",
+    }
+    globals().update(type_names(_HOMES))
+
 
 __all__ = [
     "MASTER_KEY_VARIABLE",

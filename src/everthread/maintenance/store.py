@@ -19,13 +19,21 @@ from everthread.errors import (
 )
 from everthread.history.chain import SignedHead
 from everthread.threads.lifetimes import Lifetime, ttl_us
+from everthread.threads.reports import Progress
 from everthread.threads.sync.store import ThreadStore
+from everthread.type_names import type_names
 
 if TYPE_CHECKING:
     from everthread.history.retention import Retention
     from everthread.maintenance.reports import BackupReport, CoolReport, GcReport, RestoreReport, VerifyReport
     from everthread.maintenance.stats import StoreStats
-    from everthread.threads.reports import Progress
+else:
+    _HOMES = {
+        "everthread.history.retention": "Retention",
+        "everthread.maintenance.reports": "BackupReport CoolReport GcReport RestoreReport VerifyReport",
+        "everthread.maintenance.stats": "StoreStats",
+    }
+    globals().update(type_names(_HOMES))
 
 
 class MaintainedStore(ThreadStore):

@@ -7,7 +7,8 @@ import datetime
 import functools
 import re
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, Self, TypeVar
+from types import TracebackType
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Self, TypeVar
 
 from everthread.arguments import check_name, format_path
 from everthread.codec.seal import read_reference
@@ -28,21 +29,15 @@ from everthread.people.lifetimes import Lifetimes
 from everthread.redaction.scan import Scanner
 from everthread.stores.contract import split_keys
 from everthread.threads.lifetimes import Lifetime
-from everthread.threads.sealing import erased_meanwhile
+from everthread.threads.reports import Progress
+from everthread.threads.sealing import Vault, erased_meanwhile
+from everthread.threads.sync.core import Core
 from everthread.threads.sync.journals import beside
 from everthread.threads.sync.thread import Thread
+from everthread.threads.sync.update import Draft
 from everthread.values import Erased, Personal, Tagged
 from everthread.working.config import Config
 from everthread.working.sync.home import Home
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from everthread.threads.reports import Progress
-    from everthread.threads.sealing import Vault
-    from everthread.threads.sync.core import Core
-    from everthread.threads.sync.update import Draft
-
 
 T = TypeVar("T")
 P = ParamSpec("P")

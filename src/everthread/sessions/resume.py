@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import datetime as dt
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -14,6 +14,8 @@ from everthread.briefing.facts import MASK, shown
 from everthread.briefing.text import age
 from everthread.codec.schema import VERSION_FIELD
 from everthread.errors import DamageError
+from everthread.sessions.records import DecisionRecord, EffectRecord, RunRecord
+from everthread.sessions.tasks import Task
 from everthread.verifiers.registry import check_all
 from everthread.verifiers.specs import Permissions, Status, Verdict
 from everthread.working.items import (
@@ -30,11 +32,6 @@ from everthread.working.items import (
     Todo,
     TodoStatus,
 )
-
-if TYPE_CHECKING:
-    from everthread.sessions.records import DecisionRecord, EffectRecord, RunRecord
-    from everthread.sessions.tasks import Task
-
 
 # ── which recorded facts still hold ─────────────────────────────────────────────────────────────────
 

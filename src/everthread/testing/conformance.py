@@ -46,6 +46,7 @@ from everthread.testing.rules.commits import CompareAndSetRules, KeyRules, Versi
 from everthread.testing.rules.expectations import OpenStore
 from everthread.testing.rules.forks import BranchingRules, MergeRules
 from everthread.testing.rules.lifetimes import DeletionRules, ExpiryRules, PruningRules
+from everthread.testing.rules.locks import LockRules
 from everthread.testing.rules.logs import LogRules
 from everthread.testing.rules.people import ErasedPeopleRules, ErasureRules
 from everthread.testing.rules.processes import ProcessRules
@@ -64,6 +65,7 @@ class ConformanceSuite(
     BranchingRules,
     MergeRules,
     StepRules,
+    LockRules,
     DeletionRules,
     NameRules,
     WholeStoreRules,

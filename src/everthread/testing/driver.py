@@ -49,6 +49,7 @@ from everthread.sessions.aio.turns import AsyncMessages, AsyncTurn
 from everthread.sessions.locks import Entering
 from everthread.store import Store
 from everthread.store_async import AsyncStore
+from everthread.threads.aio.lock import AsyncThreadLock
 from everthread.threads.aio.log import AsyncLog, AsyncLogView
 from everthread.threads.aio.past import AsyncPast
 from everthread.threads.aio.step import AsyncStep, AsyncStepLog
@@ -471,6 +472,16 @@ class DrivenStep(Driven):
         run(self._real.__aexit__(*error))
 
 
+class DrivenLock(Driven):
+    """A lock to be entered with ``with``."""
+
+    def __enter__(self) -> DrivenDraft:
+        return DrivenDraft(self._store, run(self._real.__aenter__()))
+
+    def __exit__(self, *error: Any) -> None:
+        run(self._real.__aexit__(*error))
+
+
 class DrivenStepLog(Driven):
     """A step's log that is indexed."""
 
@@ -536,6 +547,7 @@ _DRIVEN: dict[type, Callable[[DrivenStore, Any], Any]] = {
     AsyncLog: DrivenLog,
     AsyncLogView: DrivenLogView,
     AsyncStep: DrivenStep,
+    AsyncThreadLock: DrivenLock,
     AsyncStepLog: DrivenStepLog,
     AsyncPast: Driven,
     AsyncEventStream: DrivenStream,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import datetime as dt
+from typing import Any
 
 from everthread.errors import UsageError
+from everthread.versions import Version
+from everthread.working.config import Config
 from everthread.working.document import Backing, Collections, locked
 from everthread.working.home import id_of
 from everthread.working.items import (
@@ -21,12 +24,6 @@ from everthread.working.items import (
     Todo,
     snapshot_of,
 )
-
-if TYPE_CHECKING:
-    import datetime as dt
-
-    from everthread.versions import Version
-    from everthread.working.config import Config
 
 
 class StateReads:

@@ -23,6 +23,9 @@ FIELDS = {
     "log": "thread versions more forked_from forks forks_complete recovered",
     "show": "thread version state logs log session recovered",
     "diff": "thread with old new summary added removed changed logs",
+    "runs": "thread runs",
+    "effects": "thread effects settled losses",
+    "settle": "thread effect",
     "events": "stream events more",
     "search": "store hits skipped",
     "fork": "thread source version",
@@ -54,6 +57,9 @@ INNER = {
     ("show", "version"): "seq id parent at kind label key source metadata expires_at",
     ("show", "log"): "name items",
     ("show", "session"): "status text turns usage in_doubt",
+    ("runs", "runs"): "number id status reason agent host pid started_at ended_at turns usage error",
+    ("effects", "effects"): "key name state run attempt at settled_at settled_by error result",
+    ("settle", "effect"): "key name state run attempt at settled_at settled_by error result",
     ("events", "events"): "seq at type agent data",
     ("search", "hits"): "thread kind id log index excerpt score marks",
     ("doctor", "checks"): "check ok found advice",
@@ -68,6 +74,9 @@ def answers(program: Program, store: everthread.Store, tmp_path: Path) -> dict[s
     with store.session("bot") as s:
         s.work.add_todo("x")
         s.work.set_intention("y")
+        s.call("k", lambda: 1)
+        with pytest.raises(ZeroDivisionError):
+            s.call("doubtful", lambda: 1 // 0)
     thread = store.thread("bot")
     thread.state["n"] = 1
     thread.commit()
@@ -81,6 +90,8 @@ def answers(program: Program, store: everthread.Store, tmp_path: Path) -> dict[s
         "log": ["bot"],
         "show": ["bot"],
         "diff": ["bot"],
+        "runs": ["bot"],
+        "effects": ["bot"],
         "events": ["tasks"],
         "search": ["x"],
         "fork": ["bot", "b"],
@@ -91,7 +102,8 @@ def answers(program: Program, store: everthread.Store, tmp_path: Path) -> dict[s
         "gc": ["--yes"],
         "doctor": ["--quick"],
     }
-    found = {command: program.json(command, *rest) for command, rest in calls.items()}
+    found = {"settle": program.json("settle", "bot", "doubtful", "--done")}
+    found |= {command: program.json(command, *rest) for command, rest in calls.items()}
     store.thread("bot").update(lambda draft: draft.state.update(found="look for this"))
     found["scan"] = program.json("scan", "look for", "--redact", "--yes")
     thread.refresh()

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from everthread.arguments import check_function, check_mapping, check_name, check_seconds, check_several
 from everthread.codec.values import lower
@@ -19,11 +19,9 @@ from everthread.events.aio.projection import AsyncProjection, Projector, advance
 from everthread.events.event import Event, Upcast, microseconds, pack_event, read_event, seq_of
 from everthread.events.saved import cell_name
 from everthread.stores.contract import EVENT_SEQ_MAX, KeyErased, StaleCell, StoredEvent
+from everthread.threads.aio.core import Core
 from everthread.threads.sealing import SealedRow, erased_meanwhile
 from everthread.threads.twins import ASYNC, StreamedFace, streamed
-
-if TYPE_CHECKING:
-    from everthread.threads.aio.core import Core
 
 #: How much a page of events should hold: enough to be quick, too little to fill the memory.
 _PAGE_BYTES = 4 * 1024 * 1024

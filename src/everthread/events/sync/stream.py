@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from everthread.arguments import check_function, check_mapping, check_name, check_seconds, check_several
 from everthread.codec.values import lower
@@ -20,10 +20,8 @@ from everthread.events.sync.group import ConsumerGroup
 from everthread.events.sync.projection import Projection, Projector, advance
 from everthread.stores.contract import EVENT_SEQ_MAX, KeyErased, StaleCell, StoredEvent
 from everthread.threads.sealing import SealedRow, erased_meanwhile
+from everthread.threads.sync.core import Core
 from everthread.threads.twins import IteratedFace, iterated
-
-if TYPE_CHECKING:
-    from everthread.threads.sync.core import Core
 
 #: How much a page of events should hold: enough to be quick, too little to fill the memory.
 _PAGE_BYTES = 4 * 1024 * 1024

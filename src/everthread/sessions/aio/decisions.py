@@ -8,22 +8,19 @@ really done to the world is the effect ledger's business, and that is never rewo
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from types import TracebackType
+from typing import Any, Self
 
 from everthread.arguments import check_name, check_several
 from everthread.errors import InvalidStateError, InvalidValueError
+from everthread.sessions.aio.fenced_thread import AsyncFencedThread
 from everthread.sessions.aio.logs import newest_first, revealing
 from everthread.sessions.records import DecisionRecord, decision_of
 from everthread.sessions.tasks import OWN, own_part
+from everthread.threads.aio.thread import AsyncThread
 from everthread.threads.nodes import plain_of
 from everthread.threads.twins import AwaitedFace
 from everthread.values import Personal, check_text
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from everthread.sessions.aio.fenced_thread import AsyncFencedThread
-    from everthread.threads.aio.thread import AsyncThread
 
 LOG = "session/decisions"
 OPEN = "decisions"

@@ -99,6 +99,9 @@ class AsyncFencedThread(AsyncThread):
     So nothing goes over the fence: no commit, no rebase, no step or update that wakes up later.
     """
 
+    #: A run has its thread by its lease, so that others needn't be kept out: this is for its own calls.
+    lock: Any
+
     def __init__(
         self, core: Core, name: str, guard: RunGuard | None = None, is_journal: bool = False
     ) -> None:
@@ -185,7 +188,7 @@ class AsyncFencedThread(AsyncThread):
 
     async def commit(
         self, label: str | None = None, metadata: Mapping[str, Any] | None = None, key: str | None = None
-    ) -> Version | None:
+    ) -> Version:
         await self._permit()
         if self.tags and self.dirty:
             metadata = {**self.tags, **(metadata or {})}
@@ -205,7 +208,7 @@ class AsyncFencedThread(AsyncThread):
 
     async def save(
         self, label: str | None = None, metadata: Mapping[str, Any] | None = None, key: str | None = None
-    ) -> Version | None:
+    ) -> Version:
         """Commit; what others wrote meanwhile, without taking over, is brought together with it."""
         async with self.lock:
             for left in reversed(range(_TRIES)):
@@ -217,7 +220,7 @@ class AsyncFencedThread(AsyncThread):
                     if not left:
                         raise
                     await self.rebase()
-        return None
+        raise AssertionError("the last try ends by returning or raising")
 
     @asynccontextmanager
     async def writing(

@@ -48,6 +48,7 @@ from everthread.threads.aio.journals import (
     shorter,
     space_beside,
 )
+from everthread.threads.aio.keys import committed_under
 from everthread.threads.twins import ASYNC
 from everthread.values import Personal, check_text
 
@@ -81,8 +82,7 @@ async def read_journal(core: Core, uid: str) -> AsyncThread:
 async def find_keyed(thread: AsyncThread, key: str) -> Version | None:
     """The version that carries a commit key, looked up in the index: nothing is written."""
     assert not thread.dirty, "a look-up must not commit anything"
-    version = await thread.commit(key=key)
-    return version if version is not None and version.key == key else None
+    return await committed_under(thread, key)
 
 
 # ── journals that lost records: see ``sessions/journal`` ─────────────────────────────────────────────

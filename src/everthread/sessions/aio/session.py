@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from types import TracebackType
+from typing import Any, NoReturn, Self, TypeVar, overload
 
 import msgspec
 
 from everthread.arguments import check_mapping, check_name, counted
+from everthread.briefing.selection import Briefing
 from everthread.errors import (
     EverthreadError,
     InvalidStateError,
@@ -44,22 +46,18 @@ from everthread.sessions.records import (
     RunRecord,
     Status,
 )
+from everthread.sessions.resume import ResumeReport
 from everthread.sessions.usage import Count, Total, Usage, checked_counts
 from everthread.threads.aio.thread import AnyVersion, AsyncThread, Effects
+from everthread.threads.document import TrackedDict
 from everthread.threads.twins import ASYNC, AwaitedFace
+from everthread.verifiers.specs import AllowCommands
+from everthread.versions import Version
 from everthread.working.aio.home import AsyncHome
+from everthread.working.aio.state import AsyncWorkingState
 from everthread.working.config import Config
 
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from everthread.briefing.selection import Briefing
-    from everthread.sessions.resume import ResumeReport
-    from everthread.threads.document import TrackedDict
-    from everthread.verifiers.specs import AllowCommands
-    from everthread.versions import Version
-    from everthread.working.aio.state import AsyncWorkingState
-
+T = TypeVar("T")
 
 LEASE_TTL_S = 300.0
 _ERRORS_SHOWN = 1_000
@@ -469,13 +467,13 @@ class AsyncAgentSession(AwaitedFace):
         async with self._thread.lock:
             return await read_checkpoints(self._thread)
 
-    async def save(
-        self, label: str | None = None, metadata: Mapping[str, Any] | None = None
-    ) -> Version | None:
+    async def save(self, label: str | None = None, metadata: Mapping[str, Any] | None = None) -> Version:
         """Commit what was changed directly in ``state`` or through ``thread``."""
         async with self._thread.writing(label=label, metadata=metadata):
             pass
-        return self._thread.head
+        head = self._thread.head
+        assert head is not None, "a run begins by making its thread"
+        return head
 
     async def rewind(self, version: AnyVersion) -> Version:
         """Go back to an earlier version of the thread: document, logs, tasks, working state. What was
@@ -570,16 +568,42 @@ class AsyncAgentSession(AwaitedFace):
 
     # ── effects ──────────────────────────────────────────────────────────────────────────────
 
+    if ASYNC:
+
+        @overload
+        async def call(
+            self,
+            key: str,
+            fn: Callable[..., Awaitable[T]],
+            /,
+            *args: Any,
+            verify: Callable[..., Any] | None = None,
+            retry_on: Any = (),
+            **kwargs: Any,
+        ) -> T: ...
+
+        @overload
+        async def call(
+            self,
+            key: str,
+            fn: Callable[..., T],
+            /,
+            *args: Any,
+            verify: Callable[..., Any] | None = None,
+            retry_on: Any = (),
+            **kwargs: Any,
+        ) -> T: ...
+
     async def call(
         self,
         key: str,
-        fn: Callable[..., Any],
+        fn: Callable[..., T],
         /,
         *args: Any,
         verify: Callable[..., Any] | None = None,
         retry_on: Any = (),
         **kwargs: Any,
-    ) -> Any:
+    ) -> T:
         """Call ``fn(*args, **kwargs)``, which has an effect on the world, at most once for this key, over all
         runs, rewinds and forks; its result, recorded or fresh.
 
@@ -589,7 +613,8 @@ class AsyncAgentSession(AwaitedFace):
         An exception of ``fn`` is raised as it is and leaves the effect in doubt, because nobody knows how far
         it had got, unless ``retry_on`` names it as one after which nothing has happened.
         """
-        return await self._caller.call(make_call(key, fn, args, kwargs, verify, retry_on))
+        result: T = await self._caller.call(make_call(key, fn, args, kwargs, verify, retry_on))
+        return result
 
     async def settle(self, key: str, outcome: Done | bool) -> None:
         """Say what became of an effect in doubt: ``True`` or ``Done(result)``, or ``False`` if it has not

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from everthread.arguments import check_count, check_limit, check_seconds
 from everthread.errors import ThreadNotFoundError
@@ -43,13 +43,10 @@ from everthread.sessions.records import (
 )
 from everthread.sessions.tasks import slice_of
 from everthread.sessions.usage import Total, Usage
+from everthread.threads.aio.store import AsyncThreadStore
+from everthread.threads.aio.thread import AsyncThread
 from everthread.threads.twins import ASYNC, pause_async
-
-if TYPE_CHECKING:
-    from everthread.threads.aio.store import AsyncThreadStore
-    from everthread.threads.aio.thread import AsyncThread
-    from everthread.versions import Version
-
+from everthread.versions import Version
 
 T = TypeVar("T")
 

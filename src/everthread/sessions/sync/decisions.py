@@ -9,22 +9,19 @@ really done to the world is the effect ledger's business, and that is never rewo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from types import TracebackType
+from typing import Any, Self
 
 from everthread.arguments import check_name, check_several
 from everthread.errors import InvalidStateError, InvalidValueError
 from everthread.sessions.records import DecisionRecord, decision_of
+from everthread.sessions.sync.fenced_thread import FencedThread
 from everthread.sessions.sync.logs import newest_first, revealing
 from everthread.sessions.tasks import OWN, own_part
 from everthread.threads.nodes import plain_of
+from everthread.threads.sync.thread import Thread
 from everthread.threads.twins import BlockingFace
 from everthread.values import Personal, check_text
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from everthread.sessions.sync.fenced_thread import FencedThread
-    from everthread.threads.sync.thread import Thread
 
 LOG = "session/decisions"
 OPEN = "decisions"

@@ -98,6 +98,9 @@ class FencedThread(Thread):
     So nothing goes over the fence: no commit, no rebase, no step or update that wakes up later.
     """
 
+    #: A run has its thread by its lease, so that others needn't be kept out: this is for its own calls.
+    lock: Any
+
     def __init__(
         self, core: Core, name: str, guard: RunGuard | None = None, is_journal: bool = False
     ) -> None:
@@ -181,7 +184,7 @@ class FencedThread(Thread):
 
     def commit(
         self, label: str | None = None, metadata: Mapping[str, Any] | None = None, key: str | None = None
-    ) -> Version | None:
+    ) -> Version:
         self._permit()
         if self.tags and self.dirty:
             metadata = {**self.tags, **(metadata or {})}
@@ -201,7 +204,7 @@ class FencedThread(Thread):
 
     def save(
         self, label: str | None = None, metadata: Mapping[str, Any] | None = None, key: str | None = None
-    ) -> Version | None:
+    ) -> Version:
         """Commit; what others wrote meanwhile, without taking over, is brought together with it."""
         with self.lock:
             for left in reversed(range(_TRIES)):
@@ -213,7 +216,7 @@ class FencedThread(Thread):
                     if not left:
                         raise
                     self.rebase()
-        return None
+        raise AssertionError("the last try ends by returning or raising")
 
     @contextmanager
     def writing(

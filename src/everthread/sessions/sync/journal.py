@@ -49,6 +49,7 @@ from everthread.threads.sync.journals import (
     shorter,
     space_beside,
 )
+from everthread.threads.sync.keys import committed_under
 from everthread.values import Personal, check_text
 
 if TYPE_CHECKING:
@@ -78,8 +79,7 @@ def read_journal(core: Core, uid: str) -> Thread:
 def find_keyed(thread: Thread, key: str) -> Version | None:
     """The version that carries a commit key, looked up in the index: nothing is written."""
     assert not thread.dirty, "a look-up must not commit anything"
-    version = thread.commit(key=key)
-    return version if version is not None and version.key == key else None
+    return committed_under(thread, key)
 
 
 # ── journals that lost records: see ``sessions/journal`` ─────────────────────────────────────────────

@@ -8,11 +8,13 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 import msgspec
 
 from everthread.arguments import check_mapping, check_name, counted
+from everthread.briefing.selection import Briefing
 from everthread.errors import (
     EverthreadError,
     InvalidStateError,
@@ -33,6 +35,7 @@ from everthread.sessions.records import (
     RunRecord,
     Status,
 )
+from everthread.sessions.resume import ResumeReport
 from everthread.sessions.sync.checkpoints import Checkpoints, checkpoint_parts, read_checkpoints
 from everthread.sessions.sync.decisions import Decisions, PendingDecision, read_open_decisions
 from everthread.sessions.sync.effects import Caller, Ledger, settle
@@ -43,21 +46,16 @@ from everthread.sessions.sync.status import records_of
 from everthread.sessions.sync.tasks import Tasks
 from everthread.sessions.sync.turns import Messages, Turn, deliver, post
 from everthread.sessions.usage import Count, Total, Usage, checked_counts
+from everthread.threads.document import TrackedDict
 from everthread.threads.sync.thread import AnyVersion, Effects, Thread
 from everthread.threads.twins import BlockingFace
+from everthread.verifiers.specs import AllowCommands
+from everthread.versions import Version
 from everthread.working.config import Config
 from everthread.working.sync.home import Home
+from everthread.working.sync.state import WorkingState
 
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from everthread.briefing.selection import Briefing
-    from everthread.sessions.resume import ResumeReport
-    from everthread.threads.document import TrackedDict
-    from everthread.verifiers.specs import AllowCommands
-    from everthread.versions import Version
-    from everthread.working.sync.state import WorkingState
-
+T = TypeVar("T")
 
 LEASE_TTL_S = 300.0
 _ERRORS_SHOWN = 1_000
@@ -455,11 +453,13 @@ class AgentSession(BlockingFace):
         with self._thread.lock:
             return read_checkpoints(self._thread)
 
-    def save(self, label: str | None = None, metadata: Mapping[str, Any] | None = None) -> Version | None:
+    def save(self, label: str | None = None, metadata: Mapping[str, Any] | None = None) -> Version:
         """Commit what was changed directly in ``state`` or through ``thread``."""
         with self._thread.writing(label=label, metadata=metadata):
             pass
-        return self._thread.head
+        head = self._thread.head
+        assert head is not None, "a run begins by making its thread"
+        return head
 
     def rewind(self, version: AnyVersion) -> Version:
         """Go back to an earlier version of the thread: document, logs, tasks, working state. What was
@@ -544,13 +544,13 @@ class AgentSession(BlockingFace):
     def call(
         self,
         key: str,
-        fn: Callable[..., Any],
+        fn: Callable[..., T],
         /,
         *args: Any,
         verify: Callable[..., Any] | None = None,
         retry_on: Any = (),
         **kwargs: Any,
-    ) -> Any:
+    ) -> T:
         """Call ``fn(*args, **kwargs)``, which has an effect on the world, at most once for this key, over all
         runs, rewinds and forks; its result, recorded or fresh.
 
@@ -560,7 +560,8 @@ class AgentSession(BlockingFace):
         An exception of ``fn`` is raised as it is and leaves the effect in doubt, because nobody knows how far
         it had got, unless ``retry_on`` names it as one after which nothing has happened.
         """
-        return self._caller.call(make_call(key, fn, args, kwargs, verify, retry_on))
+        result: T = self._caller.call(make_call(key, fn, args, kwargs, verify, retry_on))
+        return result
 
     def settle(self, key: str, outcome: Done | bool) -> None:
         """Say what became of an effect in doubt: ``True`` or ``Done(result)``, or ``False`` if it has not

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from everthread.arguments import check_count, check_limit, check_seconds
 from everthread.errors import ThreadNotFoundError
@@ -44,13 +44,10 @@ from everthread.sessions.sync.logs import newest_first, revealing
 from everthread.sessions.sync.tasks import TaskView
 from everthread.sessions.tasks import slice_of
 from everthread.sessions.usage import Total, Usage
+from everthread.threads.sync.store import ThreadStore
+from everthread.threads.sync.thread import Thread
 from everthread.threads.twins import pause
-
-if TYPE_CHECKING:
-    from everthread.threads.sync.store import ThreadStore
-    from everthread.threads.sync.thread import Thread
-    from everthread.versions import Version
-
+from everthread.versions import Version
 
 T = TypeVar("T")
 

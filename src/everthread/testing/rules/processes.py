@@ -66,7 +66,7 @@ class ProcessRules:
         thread.commit()
         mine = store.thread("parent")
         mine.messages.append({"content": "before"})
-        with _Child(child) as running:
+        with Child(child) as running:
             for number in range(40):
                 mine.messages.append({"content": number})
                 mine.commit()
@@ -89,13 +89,13 @@ class ProcessRules:
         assert store.verify()
 
 
-class _Child:
+class Child:
     """A child process that runs one function and answers with its result."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self._work = work
 
-    def __enter__(self) -> _Child:
+    def __enter__(self) -> Child:
         self._read, write = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
@@ -134,5 +134,5 @@ def _tried(leave: Callable[[], object]) -> None:
 
 
 def _in_child(work: Callable[[], Any]) -> Any:
-    with _Child(work) as child:
+    with Child(work) as child:
         return child.answer()

@@ -357,11 +357,21 @@ class HandleRules:
         ):
             with raises(ThreadNotFoundError):
                 verb()
-        assert thread.commit() is None, "nothing to commit makes no thread"
         assert list(store.threads()) == []
         thread.state["x"] = 1
         thread.commit()
         assert [found.name for found in store.threads()] == ["a"]
+
+    def test_an_empty_first_commit_makes_the_thread(self, open_store: OpenStore) -> None:
+        store = open_store()
+        thread = store.thread("a")
+        first = thread.commit()
+        assert (first.seq, thread.head, thread.state.plain()) == (1, first, {})
+        assert thread.commit() == first, "from then on there is a head to return"
+        keyed = store.thread("b").commit(key="k")
+        assert store.thread("b").commit(key="k") == keyed
+        assert store.thread("c").update(lambda draft: None).seq == 1
+        assert [found.name for found in store.threads()] == ["a", "b", "c"]
 
     def test_a_commit_with_no_change_label_or_metadata_returns_the_head(self, open_store: OpenStore) -> None:
         store = open_store()

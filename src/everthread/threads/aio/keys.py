@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from everthread.arguments import check_name
 from everthread.codec import records
-from everthread.errors import ConflictError, VersionPrunedError
+from everthread.errors import ConflictError, KeyReusedError, VersionPrunedError
 from everthread.history.retention import read_tombstone
 from everthread.stores.contract import PRUNED, REWIND, Line
 from everthread.threads.aio.commit import write, write_rewind
@@ -113,6 +113,33 @@ class KeyFinder:
                 return row.seq
             seq = row.first - 1
         return 0
+
+
+async def committed_under(thread: AsyncThread, key: str, hashed: bytes | None = None) -> Version | None:
+    """The version that a commit key made before; ``None``, and nothing changed, if it made none. The handle
+    then stands on the newest version, without what was pending.
+
+    Raises :class:`KeyReusedError` if that version was rewound past.
+    """
+    handle = thread.handle
+    found = await thread.core.find(thread.name)
+    line = found.line if found else handle.line
+    head = await thread.core.head(found) if found else handle.head
+    if line is None or head is None:
+        return None
+    version, rewind = await KeyFinder(thread.core, line, head).version(hashed or key_hash(b"key", key))
+    if version is None:
+        return None
+    if rewind is not None:
+        raise KeyReusedError(
+            f"the key {key!r} made {version}, which {rewind} went back before; use another key",
+            key=key,
+            version=version,
+            rewind=rewind,
+        )
+    handle.drop_changes()
+    await thread.refresh()
+    return version
 
 
 # ── versions named by a framework, for adapters ──

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from everthread.arguments import (
@@ -24,13 +25,19 @@ from everthread.threads.lifetimes import Lifetime, left_s, ttl_us
 from everthread.threads.runtime import Runtime
 from everthread.threads.sealing import read_metadata
 from everthread.threads.twins import ASYNC, AwaitedFace, streamed
+from everthread.type_names import type_names
 from everthread.versions import NO_METADATA, ThreadInfo, Version
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from everthread.detectors import Detector
     from everthread.threads.aio.thread import AsyncThread
+else:
+    _HOMES = {
+        "everthread.detectors": "Detector",
+        "everthread.threads.aio.thread": "AsyncThread",
+    }
+    globals().update(type_names(_HOMES))
+
 
 # What only some verbs need is loaded by them: that opens a store sooner.
 _PAGE = 200

@@ -9,7 +9,6 @@ from everthread.arguments import check_count, check_name, check_seconds
 from everthread.errors import (
     ConflictError,
     InvalidValueError,
-    KeyReusedError,
     ThreadNotFoundError,
     UsageError,
 )
@@ -25,7 +24,8 @@ from everthread.threads.aio import update as updates
 from everthread.threads.aio.commit import write_alone, write_rewind
 from everthread.threads.aio.core import Core, Validator, key_hash
 from everthread.threads.aio.handle import AnyVersion, Guard, Handle
-from everthread.threads.aio.keys import KeyFinder
+from everthread.threads.aio.keys import committed_under
+from everthread.threads.aio.lock import LEASE_S, AsyncThreadLock
 from everthread.threads.aio.log import AsyncLog
 from everthread.threads.aio.lost_ack import Landed
 from everthread.threads.aio.past import AsyncPast, compare
@@ -130,10 +130,11 @@ class AsyncThread(AwaitedFace):
         label: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         key: str | None = None,
-    ) -> Version | None:
+    ) -> Version:
         """Make what changed a new version, durable when this returns.
 
-        Without a change, label or metadata the head is returned. The same ``key`` again returns the version
+        Without a change, label or metadata the head is returned; a thread without a version gets its first
+        one, which is empty. The same ``key`` again returns the version
         it made first and drops what is pending, which that version holds already.
 
         Raises :class:`ConflictError` if another writer was first (the changes stay in the handle),
@@ -161,18 +162,18 @@ class AsyncThread(AwaitedFace):
                 seen = await self.core.tail_holds(handle.line, handle.head.seq, hashed, handle.slot)
             if seen:
                 guard = 0
-                if (known := await self._known(key or "", hashed)) is not None:
+                if (known := await committed_under(self, key or "", hashed)) is not None:
                     return known
         if ASYNC:
             # Another task may have committed everything while the store was asked.
             idle = label is None and metadata is None and not (handle.logs_touched or handle.dirty)
-        if idle:
-            return self.head
+        if idle and handle.head is not None:
+            return handle.head.version
         options: Any = {"label": label, "metadata": metadata, "key": key, "key_hash": hashed}
         try:
             return await write_alone(handle, "commit()", guard=guard, **options)
         except KeyKnown:
-            if (known := await self._known(key or "", hashed or b"")) is not None:
+            if (known := await committed_under(self, key or "", hashed or b"")) is not None:
                 return known
             # Known to a fork that went its own way.
             return await write_alone(handle, "commit()", **options)
@@ -184,40 +185,30 @@ class AsyncThread(AwaitedFace):
             return made
         except ConflictError:
             # The winner may be an earlier try of this very commit, whose answer was lost.
-            if hashed is not None and (known := await self._known(key or "", hashed)) is not None:
+            if hashed is not None and (known := await committed_under(self, key or "", hashed)) is not None:
                 return known
             raise
 
-    async def _known(self, key: str, hashed: bytes) -> Version | None:
-        """The version a key made before; the handle then stands on the newest version, which says whether
-        that still stands."""
-        handle = self.handle
-        found = await self.core.find(self.name)
-        line = found.line if found else handle.line
-        head = await self.core.head(found) if found else handle.head
-        if line is None or head is None:
-            return None
-        version, rewind = await KeyFinder(self.core, line, head).version(hashed)
-        if version is None:
-            return None
-        if rewind is not None:
-            raise KeyReusedError(
-                f"the key {key!r} made {version}, which {rewind} went back before; use another key",
-                key=key,
-                version=version,
-                rewind=rewind,
-            )
-        handle.drop_changes()
-        await self.refresh()
-        return version
-
-    async def update(self, fn: Callable[[AsyncDraft], Any], *, tries: int = updates.TRIES) -> Version | None:
+    async def update(self, fn: Callable[[AsyncDraft], Any], *, tries: int = updates.TRIES) -> Version:
         """Read, let ``fn`` modify, commit; on a conflict again from the newest version.
 
         ``fn`` gets a :class:`AsyncDraft`: ``draft["n"] += 1`` or ``draft.state`` for the document,
         ``draft.messages`` and ``draft.log(name)`` for the logs. It may run several times.
         """
         return await updates.update(self, fn, tries)
+
+    def lock(self, timeout_s: float | None = None, *, lease_s: float = LEASE_S) -> AsyncThreadLock:
+        """Wait for one's turn, over all processes and hosts that ask for it in this way; then the block runs
+        once, with a :class:`AsyncDraft` of the newest version, and what it changed is committed once, when it
+        is left.
+
+        An exception takes its changes back. What others wrote meanwhile, without the lock, is brought
+        together with them, or raises :class:`MergeConflictError`: the changes stay in the handle then.
+        Raises :class:`StoreBusyError` if the turn doesn't come within ``timeout_s`` seconds (``None``: for
+        ever). A holder whose process is gone has lost it at once, any other one after ``lease_s`` seconds:
+        if somebody has taken it then, leaving the block raises :class:`FencedError`.
+        """
+        return AsyncThreadLock(self, timeout_s, lease_s)
 
     def step(
         self,

@@ -155,7 +155,7 @@ _PAUSE_S = 0.002
 _WARY = 16
 
 
-async def update(thread: AsyncThread, fn: Callable[[AsyncDraft], Any], tries: int) -> Version | None:
+async def update(thread: AsyncThread, fn: Callable[[AsyncDraft], Any], tries: int) -> Version:
     """See :meth:`AsyncThread.update`."""
     check_function(fn, "fn")
     check_count(tries, "tries", least=1)
@@ -189,7 +189,7 @@ async def update(thread: AsyncThread, fn: Callable[[AsyncDraft], Any], tries: in
     raise AssertionError("the last try ends by returning or raising")
 
 
-async def _try(thread: AsyncThread, fn: Callable[[AsyncDraft], Any]) -> Version | None:
+async def _try(thread: AsyncThread, fn: Callable[[AsyncDraft], Any]) -> Version:
     """Read, change, write. Whatever is raised after reading, the handle has no changes then."""
     # Refuses, and touches nothing, if somebody has changed the handle meanwhile.
     await thread.refresh()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from everthread.arguments import (
@@ -24,13 +25,19 @@ from everthread.threads.sync.core import Core
 from everthread.threads.sync.fallback import last_good, remaining_lines
 from everthread.threads.sync.fold import tag_value, tags_of
 from everthread.threads.twins import BlockingFace, iterated
+from everthread.type_names import type_names
 from everthread.versions import NO_METADATA, ThreadInfo, Version
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from everthread.detectors import Detector
     from everthread.threads.sync.thread import Thread
+else:
+    _HOMES = {
+        "everthread.detectors": "Detector",
+        "everthread.threads.sync.thread": "Thread",
+    }
+    globals().update(type_names(_HOMES))
+
 
 # What only some verbs need is loaded by them: that opens a store sooner.
 _PAGE = 200

@@ -10,7 +10,6 @@ from everthread.arguments import check_count, check_name, check_seconds
 from everthread.errors import (
     ConflictError,
     InvalidValueError,
-    KeyReusedError,
     ThreadNotFoundError,
     UsageError,
 )
@@ -29,7 +28,8 @@ from everthread.threads.sync import update as updates
 from everthread.threads.sync.commit import write_alone, write_rewind
 from everthread.threads.sync.core import Core, Validator, key_hash
 from everthread.threads.sync.handle import AnyVersion, Guard, Handle
-from everthread.threads.sync.keys import KeyFinder
+from everthread.threads.sync.keys import committed_under
+from everthread.threads.sync.lock import LEASE_S, ThreadLock
 from everthread.threads.sync.log import Log
 from everthread.threads.sync.lost_ack import Landed
 from everthread.threads.sync.past import Past, compare
@@ -131,10 +131,11 @@ class Thread(BlockingFace):
         label: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         key: str | None = None,
-    ) -> Version | None:
+    ) -> Version:
         """Make what changed a new version, durable when this returns.
 
-        Without a change, label or metadata the head is returned. The same ``key`` again returns the version
+        Without a change, label or metadata the head is returned; a thread without a version gets its first
+        one, which is empty. The same ``key`` again returns the version
         it made first and drops what is pending, which that version holds already.
 
         Raises :class:`ConflictError` if another writer was first (the changes stay in the handle),
@@ -160,15 +161,15 @@ class Thread(BlockingFace):
                 seen = self.core.tail_holds(handle.line, handle.head.seq, hashed, handle.slot)
             if seen:
                 guard = 0
-                if (known := self._known(key or "", hashed)) is not None:
+                if (known := committed_under(self, key or "", hashed)) is not None:
                     return known
-        if idle:
-            return self.head
+        if idle and handle.head is not None:
+            return handle.head.version
         options: Any = {"label": label, "metadata": metadata, "key": key, "key_hash": hashed}
         try:
             return write_alone(handle, "commit()", guard=guard, **options)
         except KeyKnown:
-            if (known := self._known(key or "", hashed or b"")) is not None:
+            if (known := committed_under(self, key or "", hashed or b"")) is not None:
                 return known
             # Known to a fork that went its own way.
             return write_alone(handle, "commit()", **options)
@@ -180,40 +181,30 @@ class Thread(BlockingFace):
             return made
         except ConflictError:
             # The winner may be an earlier try of this very commit, whose answer was lost.
-            if hashed is not None and (known := self._known(key or "", hashed)) is not None:
+            if hashed is not None and (known := committed_under(self, key or "", hashed)) is not None:
                 return known
             raise
 
-    def _known(self, key: str, hashed: bytes) -> Version | None:
-        """The version a key made before; the handle then stands on the newest version, which says whether
-        that still stands."""
-        handle = self.handle
-        found = self.core.find(self.name)
-        line = found.line if found else handle.line
-        head = self.core.head(found) if found else handle.head
-        if line is None or head is None:
-            return None
-        version, rewind = KeyFinder(self.core, line, head).version(hashed)
-        if version is None:
-            return None
-        if rewind is not None:
-            raise KeyReusedError(
-                f"the key {key!r} made {version}, which {rewind} went back before; use another key",
-                key=key,
-                version=version,
-                rewind=rewind,
-            )
-        handle.drop_changes()
-        self.refresh()
-        return version
-
-    def update(self, fn: Callable[[Draft], Any], *, tries: int = updates.TRIES) -> Version | None:
+    def update(self, fn: Callable[[Draft], Any], *, tries: int = updates.TRIES) -> Version:
         """Read, let ``fn`` modify, commit; on a conflict again from the newest version.
 
         ``fn`` gets a :class:`Draft`: ``draft["n"] += 1`` or ``draft.state`` for the document,
         ``draft.messages`` and ``draft.log(name)`` for the logs. It may run several times.
         """
         return updates.update(self, fn, tries)
+
+    def lock(self, timeout_s: float | None = None, *, lease_s: float = LEASE_S) -> ThreadLock:
+        """Wait for one's turn, over all processes and hosts that ask for it in this way; then the block runs
+        once, with a :class:`Draft` of the newest version, and what it changed is committed once, when it
+        is left.
+
+        An exception takes its changes back. What others wrote meanwhile, without the lock, is brought
+        together with them, or raises :class:`MergeConflictError`: the changes stay in the handle then.
+        Raises :class:`StoreBusyError` if the turn doesn't come within ``timeout_s`` seconds (``None``: for
+        ever). A holder whose process is gone has lost it at once, any other one after ``lease_s`` seconds:
+        if somebody has taken it then, leaving the block raises :class:`FencedError`.
+        """
+        return ThreadLock(self, timeout_s, lease_s)
 
     def step(
         self,

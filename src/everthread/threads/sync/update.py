@@ -149,7 +149,7 @@ _PAUSE_S = 0.002
 _WARY = 16
 
 
-def update(thread: Thread, fn: Callable[[Draft], Any], tries: int) -> Version | None:
+def update(thread: Thread, fn: Callable[[Draft], Any], tries: int) -> Version:
     """See :meth:`Thread.update`."""
     check_function(fn, "fn")
     check_count(tries, "tries", least=1)
@@ -180,7 +180,7 @@ def update(thread: Thread, fn: Callable[[Draft], Any], tries: int) -> Version | 
     raise AssertionError("the last try ends by returning or raising")
 
 
-def _try(thread: Thread, fn: Callable[[Draft], Any]) -> Version | None:
+def _try(thread: Thread, fn: Callable[[Draft], Any]) -> Version:
     """Read, change, write. Whatever is raised after reading, the handle has no changes then."""
     # Refuses, and touches nothing, if somebody has changed the handle meanwhile.
     thread.refresh()

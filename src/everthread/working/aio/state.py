@@ -7,18 +7,23 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, nullcontext, suppress
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 from everthread import process
 from everthread.arguments import check_name
 from everthread.codec.schema import CURRENT_SCHEMA_VERSION, VERSION_FIELD
 from everthread.errors import InvalidStateError, InvalidValueError, StateNotFoundError, UsageError
+from everthread.history.merge import Merge
 from everthread.hooks import AsyncNotifier, SessionLifecycle
 from everthread.stores.colours import ASYNC, aside_async
+from everthread.threads.aio.thread import AnyVersion, AsyncThread
 from everthread.threads.twins import AwaitedFace, streamed
 from everthread.values import check_text
+from everthread.versions import Version
 from everthread.working.aio.home import AsyncHome, find_state, latest_state
 from everthread.working.aio.saver import Saver
+from everthread.working.compare import StateDiff
 from everthread.working.config import CONTEXT_ENTRIES_MAX, Config, check_hooks, checked_config
 from everthread.working.document import Backing, Collections, Edit, check_resolve
 from everthread.working.home import View, is_named, new_name, path_in
@@ -42,15 +47,6 @@ from everthread.working.items import (
 )
 from everthread.working.reads import StateReads, id_in
 from everthread.working.turn import AsyncTurn
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from everthread.history.merge import Merge
-    from everthread.threads.aio.thread import AnyVersion, AsyncThread
-    from everthread.versions import Version
-    from everthread.working.compare import StateDiff
-
 
 Choice = TypeVar("Choice", bound=StrEnum)
 

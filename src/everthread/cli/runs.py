@@ -1,0 +1,53 @@
+"""``everthread runs``: the runs of agents on a thread."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import msgspec
+
+from everthread.cli.context import Invocation
+from everthread.cli.errors import NOTHING
+from everthread.cli.log import thread_argument
+from everthread.cli.options import example, existing, pass_invocation, shared_options
+from everthread.cli.output import ago, clean, note, records
+
+COLUMNS = (
+    "number", "id", "status", "reason", "agent", "host", "pid", "started_at", "ended_at", "turns", "usage",
+    "error",
+)  # fmt: skip
+
+
+@click.command(epilog=example("runs invoice-bot", "runs invoice-bot --limit 100 --format tsv"))
+@thread_argument
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="How many at most.")
+@shared_options
+@pass_invocation
+def runs(call: Invocation, thread: str, limit: int) -> None:
+    """The runs of agents on THREAD, the newest first; not those of what it was forked from.
+
+    Ends with 3 if there are none.
+    """
+    with call.store() as store:
+        existing(store, thread)
+        found = store.session_records(thread).runs(limit)
+        now_us = store.core.runtime.now_us()
+
+        def show() -> None:
+            for run in found:
+                verb = "began" if run.ended_us is None else "ended"
+                words = f"{run.text}, {verb} {ago(run.ended_us or run.started_us, now_us)}"
+                details = [f"{run.turns:,} turns" if run.turns else "", run.agent or "", run.error or ""]
+                click.echo(clean(", ".join(filter(None, [words, *details]))))
+            if not found:
+                note("no run yet")
+
+        listed = [{name: _field(getattr(run, name)) for name in COLUMNS} for run in found]
+        call.output.answer("runs", {"thread": thread, "runs": listed}, show, records("runs", COLUMNS))
+    if not found:
+        raise click.exceptions.Exit(NOTHING)
+
+
+def _field(value: Any) -> Any:
+    return msgspec.structs.asdict(value) if isinstance(value, msgspec.Struct) else value

@@ -1,0 +1,74 @@
+"""``everthread settle``: what became of an effect in doubt."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from everthread.cli.context import Invocation
+from everthread.cli.effects import effect_data
+from everthread.cli.log import thread_argument
+from everthread.cli.options import (
+    example,
+    existing,
+    pass_invocation,
+    refuse_while_running,
+    shared_options,
+)
+from everthread.cli.output import clean
+from everthread.errors import NotFoundError
+
+
+@click.command(
+    epilog=example(
+        "settle invoice-bot pay-817 --done",
+        "settle invoice-bot pay-817 --done --result '\"receipt 12\"'",
+        "settle invoice-bot pay-817 --not-done",
+    )
+)
+@thread_argument
+@click.argument("key")
+@click.option("--done/--not-done", "done", default=None, help="Whether it has happened.")
+@click.option("--result", metavar="JSON", help="What it returned; without it, nothing (null).")
+@shared_options
+@pass_invocation
+def settle(call: Invocation, thread: str, key: str, done: bool | None, result: str | None) -> None:
+    """Say whether the effect KEY of THREAD, which is in doubt, has happened. One that is done is never called
+    again, and returns the result; one that isn't is called when a run comes to it.
+
+    Recorded as a run of its own. Refused (5) while a run is at work on the thread. Ends with 3 if the effect
+    isn't in doubt.
+    """
+    if done is None:
+        raise click.UsageError("say --done or --not-done")
+    if result is not None and not done:
+        raise click.UsageError("--result is what a done one returned: it goes with --done")
+    returned = _read(result)
+    with call.store() as store:
+        existing(store, thread)
+        refuse_while_running(store, thread, "settle it there: session.settle()")
+        opened = {effect.key for effect in store.session_records(thread).open_effects()}
+        if key not in opened:
+            known = ", ".join(sorted(opened)) or "none"
+            raise NotFoundError(f"the effect {key!r} of {thread!r} isn't in doubt; those that are: {known}")
+        from everthread.sessions.effects import Done
+
+        session = store.session(thread, agent="settle")
+        try:
+            session.settle(key, Done(returned) if done else False)
+        finally:
+            session.close()
+        found = store.session_records(thread).effects(1)[0]
+        data = {"thread": thread, "effect": effect_data(found)}
+        call.output.answer("settle", data, lambda: click.echo(clean(f"{key}: {found.text}")))
+
+
+def _read(result: str | None) -> Any:
+    if result is None:
+        return None
+    try:
+        return json.loads(result)
+    except ValueError as error:
+        raise click.UsageError(f"--result must be JSON, such as 12 or '\"text\"': {error}") from None

@@ -1,0 +1,83 @@
+"""What runs did to the world, and what somebody says about it."""
+
+from __future__ import annotations
+
+import pytest
+
+import everthread
+from tests.unit.cli.calling import Committer, Program
+
+
+def broken() -> None:
+    raise OSError("the line went dead")
+
+
+@pytest.fixture
+def doubtful(store: everthread.Store) -> everthread.Store:
+    """A store whose session "bot" has called one effect, and doesn't know of another."""
+    with store.session("bot", agent="weaver") as s:
+        s.call("pay-1", lambda: "receipt 1")
+        with pytest.raises(OSError, match="dead"):
+            s.call("pay-2", broken)
+    return store
+
+
+def test_effects_are_listed_those_in_doubt_first(program: Program, doubtful: everthread.Store) -> None:
+    told = program("effects", "bot", code=4)
+    first, second = told.out.splitlines()
+    assert first.startswith("in doubt")
+    assert "pay-2 (broken): OSError" in first
+    assert "pay-1" in second
+    assert "receipt 1" in second
+    assert "everthread settle bot pay-2 --done | --not-done" in told.err
+    found = program.json("effects", "bot", "--open", code=4)
+    assert [effect["key"] for effect in found["effects"]] == ["pay-2"]
+    assert found["settled"] == 1
+
+
+def test_effects_of_a_thread_without_any(program: Program, commits: Committer) -> None:
+    commits("quiet", 1)
+    assert program.json("effects", "quiet", code=3)["effects"] == []
+    assert program.json("runs", "quiet", code=3)["runs"] == []
+    program("effects", "nobody", code=3)
+
+
+def test_runs_are_listed_newest_first(program: Program, doubtful: everthread.Store) -> None:
+    with doubtful.session("bot") as s, s.turn():
+        pass
+    told = program("runs", "bot").out.splitlines()
+    assert told[0].startswith("run 2 completed, ended ")
+    assert "1 turn" in told[0]
+    assert "weaver" in told[1]
+    assert [run["number"] for run in program.json("runs", "bot", "--limit", "1")["runs"]] == [2]
+
+
+def test_settled_as_done_it_is_never_called_again(program: Program, doubtful: everthread.Store) -> None:
+    told = program("settle", "bot", "pay-2", "--done", "--result", '{"receipt": 2}')
+    assert "pay-2: broken: done" in told.out
+    with doubtful.session("bot") as s:
+        assert s.call("pay-2", broken) == {"receipt": 2}
+    program("settle", "bot", "pay-2", "--done", code=3)
+
+
+def test_settled_as_not_done_it_is_called_again(program: Program, doubtful: everthread.Store) -> None:
+    program("settle", "bot", "pay-2", "--not-done")
+    program("effects", "bot")
+    with doubtful.session("bot") as s, pytest.raises(OSError, match="dead"):
+        s.call("pay-2", broken)
+
+
+def test_settling_is_refused_while_the_run_lives(program: Program, store: everthread.Store) -> None:
+    with store.session("bot") as s:
+        with pytest.raises(OSError, match="dead"):
+            s.call("pay-2", broken)
+        assert "a run is at work on 'bot'" in program("settle", "bot", "pay-2", "--done", code=5).err
+        assert [effect.key for effect in s.in_doubt()] == ["pay-2"]
+
+
+def test_settling_needs_an_answer_and_json(program: Program, doubtful: everthread.Store) -> None:
+    assert "say --done or --not-done" in program("settle", "bot", "pay-2", code=2).err
+    assert "goes with --done" in program("settle", "bot", "pay-2", "--not-done", "--result", "1", code=2).err
+    assert "must be JSON" in program("settle", "bot", "pay-2", "--done", "--result", "{", code=2).err
+    assert "those that are: pay-2" in program("settle", "bot", "pay-3", "--done", code=3).err
+    assert [effect.key for effect in doubtful.session_records("bot").open_effects()] == ["pay-2"]
