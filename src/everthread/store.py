@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from everthread.redaction.report import Place, RedactionReport
     from everthread.search.query import Hits
     from everthread.sessions.resume import ResumeReport
+    from everthread.sessions.sync.joined_run import JoinedRun
     from everthread.sessions.sync.session import AgentSession
     from everthread.sessions.sync.status import SessionRecords
     from everthread.stores.cold import Archive
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from everthread.threads.sync.thread import AnyVersion, Thread
     from everthread.transfer.report import ExportReport, ImportReport
     from everthread.verifiers.specs import AllowCommands
+    from everthread.versions import RunToken
 
 
 class Store(MaintainedStore):
@@ -63,6 +65,12 @@ class Store(MaintainedStore):
         self._check()
         return EventStream(self.core, name, upcast)
 
+    @staticmethod
+    def _join_run(thread: Thread, run: str | RunToken) -> JoinedRun:
+        from everthread.sessions.sync.joined_run import join_run
+
+        return join_run(thread, run)
+
     def session(
         self,
         name: str | None = None,
@@ -77,6 +85,7 @@ class Store(MaintainedStore):
         system: Any = None,
         lease_ttl: float = 300.0,
         parent: AgentSession | None = None,
+        run: str | RunToken | None = None,
     ) -> AgentSession:
         """Begin a run of an agent on the thread of this name; use it as a context manager.
 
@@ -98,6 +107,7 @@ class Store(MaintainedStore):
             system=system,
             lease_ttl=lease_ttl,
             parent=parent,
+            run=run,
         )
 
     def session_records(self, name: str) -> SessionRecords:

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from everthread.knowledge import AsyncKnowledge
     from everthread.people.users import AsyncUserStore
     from everthread.redaction.report import Place
+    from everthread.sessions.aio.joined_run import AsyncJoinedRun
     from everthread.sessions.aio.session import AsyncAgentSession
     from everthread.sessions.aio.status import AsyncSessionRecords
     from everthread.sessions.resume import ResumeReport
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from everthread.threads.reports import Progress
     from everthread.transfer.report import ImportReport
     from everthread.verifiers.specs import AllowCommands
+    from everthread.versions import RunToken
 
 
 T = TypeVar("T")
@@ -344,6 +346,12 @@ class AsyncStore(AsyncThreadStore):
         self._check()
         return AsyncEventStream(self.core, name, upcast)
 
+    @staticmethod
+    async def _join_run(thread: AsyncThread, run: str | RunToken) -> AsyncJoinedRun:
+        from everthread.sessions.aio.joined_run import join_run
+
+        return await join_run(thread, run)
+
     def session(
         self,
         name: str | None = None,
@@ -358,6 +366,7 @@ class AsyncStore(AsyncThreadStore):
         system: Any = None,
         lease_ttl: float = 300.0,
         parent: AsyncAgentSession | None = None,
+        run: str | RunToken | None = None,
     ) -> AsyncAgentSession:
         """Begin a run of an agent on the thread of this name: ``async with store.session(name) as s``, or
         await it, and close it.
@@ -381,6 +390,7 @@ class AsyncStore(AsyncThreadStore):
             system=system,
             lease_ttl=lease_ttl,
             parent=parent,
+            run=run,
         )
 
     async def session_records(self, name: str) -> AsyncSessionRecords:

@@ -18,7 +18,7 @@ from everthread.errors import (
 from everthread.history.chain import parse_version_id, version_id
 from everthread.history.logs import EMPTY_LOG, LOST
 from everthread.stores.contract import Line
-from everthread.threads.aio.core import Core, Validator
+from everthread.threads.aio.core import Core, EffectCaller, Validator
 from everthread.threads.aio.fallback import fall_back
 from everthread.threads.aio.log import AsyncLog
 from everthread.threads.aio.reader import LARGE
@@ -72,6 +72,10 @@ class Handle:
     logs_touched = False
     #: What the store remembers of this line.
     slot = NO_SLOT
+    #: Calls effects, for the handle of a session.
+    effect_caller: EffectCaller | None = None
+    #: The run that was last found to hold the lease, and the version that the handle stood on then.
+    vouched: tuple[str, bytes] | None = None
     #: Whether the store is at work on a commit.
     writing = False
     if ASYNC:

@@ -41,6 +41,8 @@ class AsyncThreadStore(AwaitedFace):
 
     #: What handles are made of, as soon as there was one in this process.
     _made: type[AsyncThread] | None = None
+    #: Finds the run that a step is part of: see ``Core``.
+    _join_run: Any = None
 
     def __init__(
         self,
@@ -53,6 +55,7 @@ class AsyncThreadStore(AwaitedFace):
         detectors: Iterable[Detector] = (),
     ) -> None:
         self.core = Core(backend, namespace, limits, keyring, runtime or Runtime())
+        self.core.join_run = self._join_run
         if detectors:
             from everthread.detectors import Screen
 

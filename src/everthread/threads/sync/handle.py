@@ -24,7 +24,7 @@ from everthread.threads.head_cache import NO_SLOT, CachedHead
 from everthread.threads.lifetimes import expired, has_expired
 from everthread.threads.reports import Recovered
 from everthread.threads.sealing import SealedRow
-from everthread.threads.sync.core import Core, Validator
+from everthread.threads.sync.core import Core, EffectCaller, Validator
 from everthread.threads.sync.fallback import fall_back
 from everthread.threads.sync.log import Log
 from everthread.threads.sync.reader import LARGE
@@ -72,6 +72,10 @@ class Handle:
     logs_touched = False
     #: What the store remembers of this line.
     slot = NO_SLOT
+    #: Calls effects, for the handle of a session.
+    effect_caller: EffectCaller | None = None
+    #: The run that was last found to hold the lease, and the version that the handle stood on then.
+    vouched: tuple[str, bytes] | None = None
     #: Whether the store is at work on a commit.
     writing = False
 
