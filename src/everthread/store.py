@@ -14,6 +14,7 @@ from everthread.errors import EverthreadError, InvalidValueError, ThreadNotFound
 from everthread.limits import DEFAULT_LIMITS, Limits
 from everthread.maintenance.store import MaintainedStore
 from everthread.maintenance.unfinished import LIFETIMES, cut_short, forget_old, left
+from everthread.process import check_not_in_workflow
 from everthread.stores.urls import (
     Existing,
     chosen_keyring,
@@ -582,6 +583,7 @@ def unsettled(
     url: str | os.PathLike[str] | None, durability: str, cold: Any, telemetry: bool, **options: Any
 ) -> Store:
     """The same for who only looks: what others left unfinished, and whose time is over, stays as it is."""
+    check_not_in_workflow()
     options["namespace"] = chosen_namespace(options.get("namespace"))
     options["keyring"] = chosen_keyring(options.get("keyring"))
     check_options(options["namespace"], options.get("limits", DEFAULT_LIMITS), options.get("keyring"))

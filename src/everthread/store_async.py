@@ -647,6 +647,7 @@ def open_async(
 
     Takes what :func:`open` takes.
     """
+    process.check_not_in_workflow()
     namespace, keyring = chosen_namespace(namespace), chosen_keyring(keyring)
     check_options(namespace, limits, keyring)
     options: dict[str, Any] = {

@@ -17,6 +17,7 @@ from everthread.errors import (
 )
 from everthread.history.chain import parse_version_id, version_id
 from everthread.history.logs import EMPTY_LOG, LOST
+from everthread.process import check_not_in_workflow
 from everthread.stores.contract import Line
 from everthread.threads.aio.core import Core, EffectCaller, Validator
 from everthread.threads.aio.fallback import fall_back
@@ -118,6 +119,7 @@ class Handle:
 
     async def newest(self) -> tuple[Line | None, CachedHead | None]:
         """The line of this name and its newest version, or the last one that can still be read."""
+        check_not_in_workflow()
         try:
             found = await self.core.backend.find(self.core.space, self.name)
             head = await self.core.head(found) if found is not None else None
@@ -366,6 +368,7 @@ class Handle:
         return self.core.vault.open(tagged, self.sealed)
 
     async def fetch(self, log: str, start: int, stop: int) -> list[Any]:
+        check_not_in_workflow()
         line, head = self.line, self.head
         if line is None or head is None or self.deleted or self.moving or head.version.ttl_us is not None:
             line, head = self.require()

@@ -16,6 +16,7 @@ from everthread.errors import (
 )
 from everthread.history.chain import version_id
 from everthread.limits import DEFAULT_LIMITS, Limits
+from everthread.process import check_not_in_workflow
 from everthread.stores.contract import Capabilities, Found, Line
 from everthread.stores.contract_async import AsyncBackend
 from everthread.threads.aio.core import Core
@@ -78,6 +79,7 @@ class AsyncThreadStore(AwaitedFace):
         return self.core.backend.capabilities
 
     def _check(self) -> None:
+        check_not_in_workflow()
         if self._closed:
             raise StoreClosedError("this store is closed; open it again")
 

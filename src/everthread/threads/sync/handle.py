@@ -18,6 +18,7 @@ from everthread.errors import (
 )
 from everthread.history.chain import parse_version_id, version_id
 from everthread.history.logs import EMPTY_LOG, LOST
+from everthread.process import check_not_in_workflow
 from everthread.stores.contract import Line
 from everthread.threads.document import SHARED, Document
 from everthread.threads.head_cache import NO_SLOT, CachedHead
@@ -109,6 +110,7 @@ class Handle:
 
     def newest(self) -> tuple[Line | None, CachedHead | None]:
         """The line of this name and its newest version, or the last one that can still be read."""
+        check_not_in_workflow()
         try:
             found = self.core.backend.find(self.core.space, self.name)
             head = self.core.head(found) if found is not None else None
@@ -314,6 +316,7 @@ class Handle:
         return self.core.vault.open(tagged, self.sealed)
 
     def fetch(self, log: str, start: int, stop: int) -> list[Any]:
+        check_not_in_workflow()
         line, head = self.line, self.head
         if line is None or head is None or self.deleted or self.moving or head.version.ttl_us is not None:
             line, head = self.require()

@@ -17,6 +17,7 @@ from everthread.errors import (
 )
 from everthread.history.chain import version_id
 from everthread.limits import DEFAULT_LIMITS, Limits
+from everthread.process import check_not_in_workflow
 from everthread.stores.contract import Backend, Capabilities, Found, Line
 from everthread.threads.lifetimes import Lifetime, left_s, ttl_us
 from everthread.threads.runtime import Runtime
@@ -78,6 +79,7 @@ class ThreadStore(BlockingFace):
         return self.core.backend.capabilities
 
     def _check(self) -> None:
+        check_not_in_workflow()
         if self._closed:
             raise StoreClosedError("this store is closed; open it again")
 
