@@ -41,12 +41,14 @@ if TYPE_CHECKING:
     from everthread.search.query import Hits
     from everthread.sessions.resume import ResumeReport
     from everthread.sessions.sync.joined_run import JoinedRun
+    from everthread.sessions.sync.ledger_merge import LedgerMerge
     from everthread.sessions.sync.session import AgentSession
     from everthread.sessions.sync.status import SessionRecords
     from everthread.stores.cold import Archive
     from everthread.stores.contract import Backend
     from everthread.stores.contract import Progress as ErasureProgress
     from everthread.threads.reports import Progress
+    from everthread.threads.sync.core import Core
     from everthread.threads.sync.thread import AnyVersion, Thread
     from everthread.transfer.report import ExportReport, ImportReport
     from everthread.verifiers.specs import AllowCommands
@@ -71,6 +73,12 @@ class Store(MaintainedStore):
         from everthread.sessions.sync.joined_run import join_run
 
         return join_run(thread, run)
+
+    @staticmethod
+    def _compare_ledgers(core: Core, uid: str, other: str) -> LedgerMerge | None:
+        from everthread.sessions.sync.ledger_merge import compare_ledgers
+
+        return compare_ledgers(core, uid, other)
 
     def session(
         self,

@@ -58,10 +58,12 @@ if TYPE_CHECKING:
     from everthread.people.users import AsyncUserStore
     from everthread.redaction.report import Place
     from everthread.sessions.aio.joined_run import AsyncJoinedRun
+    from everthread.sessions.aio.ledger_merge import LedgerMerge
     from everthread.sessions.aio.session import AsyncAgentSession
     from everthread.sessions.aio.status import AsyncSessionRecords
     from everthread.sessions.resume import ResumeReport
     from everthread.stores.contract_async import AsyncBackend
+    from everthread.threads.aio.core import Core
     from everthread.threads.aio.thread import AnyVersion, AsyncThread
     from everthread.threads.lifetimes import Lifetime
     from everthread.threads.reports import Progress
@@ -351,6 +353,12 @@ class AsyncStore(AsyncThreadStore):
         from everthread.sessions.aio.joined_run import join_run
 
         return await join_run(thread, run)
+
+    @staticmethod
+    async def _compare_ledgers(core: Core, uid: str, other: str) -> LedgerMerge | None:
+        from everthread.sessions.aio.ledger_merge import compare_ledgers
+
+        return await compare_ledgers(core, uid, other)
 
     def session(
         self,

@@ -49,7 +49,7 @@ from everthread.testing.rules.lifetimes import DeletionRules, ExpiryRules, Pruni
 from everthread.testing.rules.logs import LogRules
 from everthread.testing.rules.people import ErasedPeopleRules, ErasureRules
 from everthread.testing.rules.processes import ProcessRules
-from everthread.testing.rules.runs import RunRules
+from everthread.testing.rules.runs import MergedEffectRules, RunRules
 from everthread.testing.rules.steps import StepRules
 from everthread.testing.rules.store import HandleRules, NameRules, WatchRules, WholeStoreRules
 
@@ -66,6 +66,7 @@ class ConformanceSuite(
     MergeRules,
     StepRules,
     RunRules,
+    MergedEffectRules,
     DeletionRules,
     NameRules,
     WholeStoreRules,

@@ -9,6 +9,7 @@ from typing import Any
 
 from everthread.errors import (
     EffectMismatchError,
+    EffectsDeniedError,
     FencedError,
     InDoubtError,
     SessionBusyError,
@@ -254,8 +255,8 @@ class RunRules:
 
         with _Child(child) as other:
             assert os.read(begun, 1) == b"!"
-            for open_, options in ((store.thread("a"), {}), (store.thread("a"), {"slot": 1})):
-                with raises(InDoubtError) as doubt, open_.step("k", run="wf", **options) as step:
+            for slot in (None, 1):
+                with raises(InDoubtError) as doubt, store.thread("a").step("k", slot=slot, run="wf") as step:
                     step.call("pay", lambda: None, verify=lambda: asked.append(1))
                 assert f"is being called by process {other.pid} on" in str(doubt[0])
             assert store.session_records("a").open_effects()[0].state == "in_flight"
@@ -271,6 +272,117 @@ class RunRules:
         with store.thread("a").step("k", attempt=2, run="wf") as step:
             step.result = step.call("pay", lambda: None, verify=lambda: Done("paid"))
         assert store.thread("a").step_result("k") == "paid"
+
+
+class MergedEffectRules:
+    """The ledger of effects, where threads are forked and merged."""
+
+    def test_an_effect_done_on_a_fork_is_done_after_the_merge(self, open_store: OpenStore) -> None:
+        store, other = _two(open_store)
+        with store.session("a") as session:
+            session.call("before", lambda: 0)
+        fork = store.thread("a").fork("b")
+        with other.session("b") as session:
+            session.messages.append(message("m"))
+            for number in range(3):
+                session.call(f"pay-{number}", lambda number=number: number)
+        with store.session("a") as session:
+            # A run that is under way finds it, too.
+            assert session.call("own", lambda: "own") == "own"
+            fork.refresh()
+            assert store.thread("a").merge(fork)
+            for number in range(3):
+                assert session.call(f"pay-{number}", _never) == number
+        with other.thread("a").step("k", run="wf") as step:
+            assert [step.call(key, _never) for key in ("before", "own", "pay-1")] == [0, "own", 1]
+        assert store.thread("a").merge(fork), "nothing is brought twice"
+        assert len(store.session_records("a").effects(None)) == 5
+        # Effects alone make no version, and come along all the same.
+        with other.session("b") as session:
+            session.call("late", lambda: "late")
+        fork.refresh()
+        assert store.thread("a").merge(fork)
+        with store.session("a", run="wf") as session:
+            assert session.call("late", _never) == "late"
+
+    def test_what_is_in_doubt_on_a_fork_is_in_doubt_after_the_merge(self, open_store: OpenStore) -> None:
+        store = open_store()
+        with store.session("a") as session:
+            with raises(OSError):
+                session.call("both", _broken)
+            fork = store.thread("a").fork("b")
+            session.settle("both", False)
+        with store.session("b") as session:
+            session.messages.append(message("m"))
+            with raises(OSError):
+                session.call("pay", _broken)
+        fork.refresh()
+        assert store.thread("a").merge(fork)
+        with store.session("a") as session:
+            assert [effect.key for effect in session.in_doubt()] == ["pay"], "what was settled here stays so"
+            with raises(InDoubtError):
+                session.call("pay", _never)
+            assert session.call("pay", lambda: 7, verify=lambda: False) == 7
+        assert store.thread("b").merge(store.thread("a"))
+        with store.session("b") as session:
+            assert session.call("pay", _never) == 7, "and back again"
+
+    def test_different_results_of_one_effect_are_a_conflict(self, open_store: OpenStore) -> None:
+        store = open_store()
+        choices: list[tuple[Any, Any]] = [
+            ("ours", "a"),
+            ("theirs", "b"),
+            (lambda conflict: f"{conflict.ours} and {conflict.theirs}", "a and b"),
+        ]
+        for number, (choice, result) in enumerate(choices):
+            main, name = store.thread(f"main {number}"), f"fork {number}"
+            main.state["n"] = 1
+            main.commit()
+            fork = main.fork(name)
+            for thread, value in ((main, "a"), (fork, "b")):
+                with store.session(thread.name) as session:
+                    session.call("same", lambda: 0)
+                    session.call("pay", lambda value=value: value)
+                thread.refresh()
+            found = main.merge(fork)
+            assert not found
+            assert found.version is None
+            (conflict,) = found.conflicts
+            assert (conflict.path, conflict.ours, conflict.theirs) == (("effects", "pay"), "a", "b")
+            with store.session(main.name) as session:
+                assert session.call("pay", _never) == "a", "nothing was changed"
+            main.refresh()
+            assert main.merge(fork, resolve=choice)
+            with store.session(main.name) as session:
+                assert session.call("pay", _never) == result
+
+    def test_no_effect_is_made_in_a_fork_that_denies_them(self, open_store: OpenStore) -> None:
+        store = open_store()
+        with store.session("a") as session:
+            session.call("before", lambda: 1)
+        fork = store.thread("a").fork("what if", effects="deny")
+        fork.fork("deeper")
+        for name in ("what if", "deeper"):
+            with store.session(name) as session:
+                with raises(EffectsDeniedError) as denied:
+                    session.call("pay", _never, verify=_never)
+                assert denied[0].thread == name
+                assert repr(name) in str(denied[0])
+                assert session.call("before", _never) == 1, "what was done before is known"
+            with raises(EffectsDeniedError), store.thread(name).step("k", run="wf") as step:
+                step.call("pay", _never)
+        fork.refresh()
+        assert store.thread("a").merge(fork)
+        with store.session("a") as session:
+            assert session.call("pay", lambda: 2) == 2
+
+
+def _never(*_: object) -> Any:
+    raise AssertionError("called again")
+
+
+def _broken() -> None:
+    raise OSError("half-way")
 
 
 class _Child:

@@ -38,6 +38,8 @@ from everthread.threads.twins import ASYNC
 from everthread.values import Erased, Personal, Tagged
 
 if TYPE_CHECKING:
+    from everthread.history.merge import Conflict
+    from everthread.threads.aio.merge import Choice
     from everthread.threads.aio.thread import AsyncThread
     from everthread.threads.aio.update import UpdateQueue
     from everthread.threads.reports import Recovered
@@ -76,6 +78,14 @@ class StepRun(EffectCaller, Protocol):
     async def wrote(self) -> None: ...
 
 
+class LedgerMerge(Protocol):
+    """What has to be done beside a thread that another one is merged into."""
+
+    async def conflicts(self) -> tuple[Conflict, ...]: ...
+
+    async def write(self, choice: Choice) -> None: ...
+
+
 class Core:
     """One open store, as its handles see it."""
 
@@ -107,6 +117,8 @@ class Core:
         self.warn: Callable[[str, Recovered], None] = log_damage
         #: Finds the run that a step is part of. Threads know nothing of runs: the store fills this in.
         self.join_run: Callable[[AsyncThread, str | RunToken], Awaitable[StepRun]] | None = None
+        #: Compares the ledgers of two lines, given by uid, for a merge of the second into the first.
+        self.compare_ledgers: Callable[[Core, str, str], Awaitable[LedgerMerge | None]] | None = None
         #: The runs that steps of this store are part of, by the thread's uid and their own name.
         self.joined_runs: dict[tuple[str, str], Any] = {}
 

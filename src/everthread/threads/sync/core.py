@@ -37,7 +37,9 @@ from everthread.threads.sync.reader import Reader, make_version
 from everthread.values import Erased, Personal, Tagged
 
 if TYPE_CHECKING:
+    from everthread.history.merge import Conflict
     from everthread.threads.reports import Recovered
+    from everthread.threads.sync.merge import Choice
     from everthread.threads.sync.thread import Thread
     from everthread.threads.sync.update import UpdateQueue
     from everthread.versions import RunToken
@@ -75,6 +77,14 @@ class StepRun(EffectCaller, Protocol):
     def wrote(self) -> None: ...
 
 
+class LedgerMerge(Protocol):
+    """What has to be done beside a thread that another one is merged into."""
+
+    def conflicts(self) -> tuple[Conflict, ...]: ...
+
+    def write(self, choice: Choice) -> None: ...
+
+
 class Core:
     """One open store, as its handles see it."""
 
@@ -101,6 +111,8 @@ class Core:
         self.warn: Callable[[str, Recovered], None] = log_damage
         #: Finds the run that a step is part of. Threads know nothing of runs: the store fills this in.
         self.join_run: Callable[[Thread, str | RunToken], StepRun] | None = None
+        #: Compares the ledgers of two lines, given by uid, for a merge of the second into the first.
+        self.compare_ledgers: Callable[[Core, str, str], LedgerMerge | None] | None = None
         #: The runs that steps of this store are part of, by the thread's uid and their own name.
         self.joined_runs: dict[tuple[str, str], Any] = {}
 

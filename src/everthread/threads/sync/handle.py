@@ -328,6 +328,10 @@ class Handle:
             return newest[before : before + stop - start]
         return self.core.reader.items(line, log, start, stop, recent, self.open_seal)
 
+    def upsert(self, log: str, item: Any) -> None:
+        """Append an item to a log, or put it in the place of the one that has its id; to be committed."""
+        self.log(log)._upsert(item, item["id"], None)
+
     def fetch_raw(self, log: str, start: int, stop: int) -> list[bytes]:
         return self.core.reader.raw_items(self.require()[0], log, start, stop)
 

@@ -42,8 +42,9 @@ class ThreadStore(BlockingFace):
 
     #: What handles are made of, as soon as there was one in this process.
     _made: type[Thread] | None = None
-    #: Finds the run that a step is part of: see ``Core``.
+    #: Find the run that a step is part of, and what a merge brings along: see ``Core``.
     _join_run: Any = None
+    _compare_ledgers: Any = None
 
     def __init__(
         self,
@@ -57,6 +58,7 @@ class ThreadStore(BlockingFace):
     ) -> None:
         self.core = Core(backend, namespace, limits, keyring, runtime or Runtime())
         self.core.join_run = self._join_run
+        self.core.compare_ledgers = self._compare_ledgers
         if detectors:
             from everthread.detectors import Screen
 
