@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         ConflictError,
         DamageError,
         EffectMismatchError,
+        EffectsDeniedError,
         ErasedError,
         EverthreadError,
         FencedError,
@@ -98,7 +99,7 @@ if TYPE_CHECKING:
     from everthread.threads.sync.thread import Thread
     from everthread.transfer.report import ExportReport, ImportReport
     from everthread.values import Corrupt, Erased, Opaque, Personal, derive, reveal
-    from everthread.versions import Pin, RecordedStep, ThreadInfo, Version
+    from everthread.versions import Pin, RecordedStep, RunToken, ThreadInfo, Version
     from everthread.working.aio.state import AsyncWorkingState
     from everthread.working.config import Config, StorageBackend
     from everthread.working.items import (
@@ -139,6 +140,7 @@ __all__ = [
     "Diff",
     "Done",
     "EffectMismatchError",
+    "EffectsDeniedError",
     "Erased",
     "ErasedError",
     "ErasureReport",
@@ -188,6 +190,7 @@ __all__ = [
     "ResumeReport",
     "Retention",
     "RetryError",
+    "RunToken",
     "SalvageReport",
     "SalvagedThread",
     "SchemaVersionError",
@@ -293,6 +296,7 @@ _DOOR = {
     "RestoreReport": "everthread.maintenance.reports",
     "ResumeReport": "everthread.sessions.resume",
     "Retention": "everthread.history.retention",
+    "RunToken": "everthread.versions",
     "SalvageReport": "everthread.salvager.report",
     "SalvagedThread": "everthread.salvager.report",
     "SessionRecords": "everthread.sessions.sync.status",

@@ -30,6 +30,7 @@ EverthreadError
 │       └── ErasedError      the person was erased
 └── UsageError               correct the call
     ├── InvalidStateError
+    │   ├── EffectsDeniedError   no effects are made in this fork
     │   ├── MaxTurnsError
     │   ├── ToolVetoError
     │   └── StoreClosedError
@@ -55,6 +56,7 @@ __all__ = [
     "ConflictError",
     "DamageError",
     "EffectMismatchError",
+    "EffectsDeniedError",
     "ErasedError",
     "EverthreadError",
     "FencedError",
@@ -286,6 +288,15 @@ class UsageError(EverthreadError):
 
 class InvalidStateError(UsageError):
     """This makes no sense in the present state."""
+
+
+class EffectsDeniedError(InvalidStateError):
+    """The effect ``key`` was not called: ``thread`` is a fork that makes none (``effects="deny"``)."""
+
+    def __init__(self, message: str, *, key: str, thread: str) -> None:
+        super().__init__(message)
+        self.key = key
+        self.thread = thread
 
 
 class MaxTurnsError(InvalidStateError):

@@ -1,14 +1,16 @@
-"""Whether this process is a child that fork(2) has made, and whether another process still lives."""
+"""Whether this process is a child that fork(2) has made, whether another process still lives, and whether
+this code runs where no store may be used."""
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import uuid
 
 import msgspec
 
-from everthread.errors import StoreClosedError
+from everthread.errors import StoreClosedError, UsageError
 
 #: How many forks lie between this process and the first that loaded this module. Whoever noted another number
 #: is in a child now. Asking the kernel for the process id instead would cost a system call each time.
@@ -20,6 +22,18 @@ def check_not_forked(opened_in: int) -> None:
     :data:`generation` then."""
     if opened_in != generation:
         raise StoreClosedError("this store was opened before fork(2): open it again in this process")
+
+
+def check_not_in_workflow() -> None:
+    """Raise :class:`UsageError` in the code of a Temporal workflow: that is replayed, and would write again;
+    and an event loop of its own runs it, in which waiting for a store never ends."""
+    # Only where it is loaded can this be one: others pay for one look into a dictionary.
+    temporal = sys.modules.get("temporalio.workflow")
+    if temporal is not None and temporal.in_workflow():
+        raise UsageError(
+            "a store can't be used in the code of a Temporal workflow, which is replayed: use it in an "
+            "activity, and pass the workflow what names the thread and its version"
+        )
 
 
 class ProcessLock:

@@ -14,6 +14,7 @@ from everthread.errors import EverthreadError, InvalidValueError, ThreadNotFound
 from everthread.limits import DEFAULT_LIMITS, Limits
 from everthread.maintenance.store import MaintainedStore
 from everthread.maintenance.unfinished import LIFETIMES, cut_short, forget_old, left
+from everthread.process import check_not_in_workflow
 from everthread.stores.contract import Backend
 from everthread.stores.contract import Progress as ErasureProgress
 from everthread.stores.urls import (
@@ -28,6 +29,7 @@ from everthread.threads.reports import Progress
 from everthread.threads.runtime import Runtime
 from everthread.threads.twins import iterated
 from everthread.type_names import type_names
+from everthread.versions import RunToken
 
 if TYPE_CHECKING:
     from everthread.briefing.selection import Briefing
@@ -43,9 +45,12 @@ if TYPE_CHECKING:
     from everthread.redaction.report import Place, RedactionReport
     from everthread.search.query import Hits
     from everthread.sessions.resume import ResumeReport
+    from everthread.sessions.sync.joined_run import JoinedRun
+    from everthread.sessions.sync.ledger_merge import LedgerMerge
     from everthread.sessions.sync.session import AgentSession
     from everthread.sessions.sync.status import SessionRecords
     from everthread.stores.cold import Archive
+    from everthread.threads.sync.core import Core
     from everthread.threads.sync.thread import AnyVersion, Thread
     from everthread.transfer.report import ExportReport, ImportReport
     from everthread.verifiers.specs import AllowCommands
@@ -67,6 +72,7 @@ else:
         "everthread.sessions.sync.session": "AgentSession",
         "everthread.sessions.sync.status": "SessionRecords",
         "everthread.stores.cold": "Archive",
+        "everthread.threads.sync.core": "Core",
         "everthread.threads.sync.thread": "AnyVersion Thread",
         "everthread.transfer.report": "ExportReport ImportReport",
         "everthread.verifiers.specs": "AllowCommands",
@@ -87,6 +93,18 @@ class Store(MaintainedStore):
         self._check()
         return EventStream(self.core, name, upcast)
 
+    @staticmethod
+    def _join_run(thread: Thread, run: str | RunToken) -> JoinedRun:
+        from everthread.sessions.sync.joined_run import join_run
+
+        return join_run(thread, run)
+
+    @staticmethod
+    def _compare_ledgers(core: Core, uid: str, other: str) -> LedgerMerge | None:
+        from everthread.sessions.sync.ledger_merge import compare_ledgers
+
+        return compare_ledgers(core, uid, other)
+
     def session(
         self,
         name: str | None = None,
@@ -106,6 +124,7 @@ class Store(MaintainedStore):
         initial: Mapping[str, Any] | None = None,
         lease_ttl: float = 300.0,
         parent: AgentSession | None = None,
+        run: str | RunToken | None = None,
     ) -> AgentSession:
         """Begin a run of an agent on the thread of this name; use it as a context manager.
 
@@ -132,6 +151,7 @@ class Store(MaintainedStore):
             initial=initial,
             lease_ttl=lease_ttl,
             parent=parent,
+            run=run,
         )
 
     def send(
@@ -621,6 +641,7 @@ def unsettled(
     url: str | os.PathLike[str] | None, durability: str, cold: Any, telemetry: bool, **options: Any
 ) -> Store:
     """The same for who only looks: what others left unfinished, and whose time is over, stays as it is."""
+    check_not_in_workflow()
     options["namespace"] = chosen_namespace(options.get("namespace"))
     options["keyring"] = chosen_keyring(options.get("keyring"))
     check_options(options["namespace"], options.get("limits", DEFAULT_LIMITS), options.get("keyring"))

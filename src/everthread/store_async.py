@@ -51,6 +51,7 @@ from everthread.threads.reports import Progress
 from everthread.threads.runtime import Runtime
 from everthread.threads.twins import Arriving, streamed
 from everthread.type_names import type_names
+from everthread.versions import RunToken
 
 if TYPE_CHECKING:
     from everthread.briefing.selection import Briefing
@@ -60,10 +61,13 @@ if TYPE_CHECKING:
     from everthread.knowledge import AsyncKnowledge
     from everthread.people.users import AsyncUserStore
     from everthread.redaction.report import Place
+    from everthread.sessions.aio.joined_run import AsyncJoinedRun
+    from everthread.sessions.aio.ledger_merge import LedgerMerge
     from everthread.sessions.aio.session import AsyncAgentSession
     from everthread.sessions.aio.status import AsyncSessionRecords
     from everthread.sessions.resume import ResumeReport
     from everthread.stores.contract_async import AsyncBackend
+    from everthread.threads.aio.core import Core
     from everthread.threads.aio.thread import AnyVersion, AsyncThread
     from everthread.transfer.report import ImportReport
     from everthread.verifiers.specs import AllowCommands
@@ -80,6 +84,7 @@ else:
         "everthread.sessions.aio.status": "AsyncSessionRecords",
         "everthread.sessions.resume": "ResumeReport",
         "everthread.stores.contract_async": "AsyncBackend",
+        "everthread.threads.aio.core": "Core",
         "everthread.threads.aio.thread": "AnyVersion AsyncThread",
         "everthread.transfer.report": "ImportReport",
         "everthread.verifiers.specs": "AllowCommands",
@@ -363,6 +368,18 @@ class AsyncStore(AsyncThreadStore):
         self._check()
         return AsyncEventStream(self.core, name, upcast)
 
+    @staticmethod
+    async def _join_run(thread: AsyncThread, run: str | RunToken) -> AsyncJoinedRun:
+        from everthread.sessions.aio.joined_run import join_run
+
+        return await join_run(thread, run)
+
+    @staticmethod
+    async def _compare_ledgers(core: Core, uid: str, other: str) -> LedgerMerge | None:
+        from everthread.sessions.aio.ledger_merge import compare_ledgers
+
+        return await compare_ledgers(core, uid, other)
+
     def session(
         self,
         name: str | None = None,
@@ -382,6 +399,7 @@ class AsyncStore(AsyncThreadStore):
         initial: Mapping[str, Any] | None = None,
         lease_ttl: float = 300.0,
         parent: AsyncAgentSession | None = None,
+        run: str | RunToken | None = None,
     ) -> AsyncAgentSession:
         """Begin a run of an agent on the thread of this name: ``async with store.session(name) as s``, or
         await it, and close it.
@@ -410,6 +428,7 @@ class AsyncStore(AsyncThreadStore):
             initial=initial,
             lease_ttl=lease_ttl,
             parent=parent,
+            run=run,
         )
 
     async def send(
@@ -675,6 +694,7 @@ def open_async(
 
     Takes what :func:`open` takes.
     """
+    process.check_not_in_workflow()
     namespace, keyring = chosen_namespace(namespace), chosen_keyring(keyring)
     check_options(namespace, limits, keyring)
     options: dict[str, Any] = {

@@ -22,14 +22,15 @@ NAMES = """
     ContextItem CoolReport Corrupt Damage Diff Done Erased ErasureReport Event EventStream ExportReport
     GcReport Hit Hits ImportReport Intention KeyNeeds Keyring KeyringBackup KeyringRestored Limits Merge
     Opaque OpenLoop Passage PendingDecision Personal Pin Place Priority RecordedStep Recovered
-    RedactionReport RestoreReport ResumeReport Retention SalvageReport SalvagedThread SessionRecords
-    SignedHead StateStatus StorageBackend Store StoreStats Task Thread ThreadInfo Todo TodoStatus Usage
-    UserStore VerifyReport Version WorkingState __version__ checkpoint derive open open_async
-    open_keyring register register_migration reveal salvage
+    RedactionReport RestoreReport ResumeReport Retention RunToken SalvageReport SalvagedThread
+    SessionRecords SignedHead StateStatus StorageBackend Store StoreStats Task Thread ThreadInfo Todo
+    TodoStatus Usage UserStore VerifyReport Version WorkingState __version__ checkpoint derive open
+    open_async open_keyring register register_migration reveal salvage
 """.split()
 
 ERRORS = """
-    EffectMismatchError InDoubtError MaxTurnsError ToolVetoError ResultNotStoredError SessionBusyError
+    EffectMismatchError EffectsDeniedError InDoubtError MaxTurnsError ResultNotStoredError SessionBusyError
+    ToolVetoError
     SessionFencedError
     AccessError ConflictError DamageError EverthreadError FencedError InvalidNameError InvalidStateError
     InvalidValueError KeyReusedError KeyringError LimitError MergeConflictError MessageNotFoundError
@@ -78,7 +79,7 @@ MEMBERS = {
     "AgentSession": """accept_losses
         add_usage agent briefing call cancel checkpoint clear_working close complete
         decide effects errors exit_reason exit_snapshot fail fence found get_checkpoint get_working heartbeat
-        in_doubt incomplete_decisions list_checkpoints log max_turns merge_update messages receive
+        in_doubt incomplete_decisions leave list_checkpoints log max_turns merge_update messages receive
         record_error
         record_handling record_outcome restore resumed rewind rewind_to_checkpoint run run_id sandbox_id
         sandbox_ready save scratch session_id set_working settle slice state status tasks thread turn turns

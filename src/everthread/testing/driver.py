@@ -464,6 +464,9 @@ class DrivenStep(Driven):
     def result(self, value: Any) -> None:
         self._real.result = value
 
+    def call(self, key: str, fn: Any, /, *args: Any, verify: Any = None, **options: Any) -> Any:
+        return run(self._real.call(key, _outside(fn), *args, verify=_outside(verify), **options))
+
     def __enter__(self) -> DrivenStep:
         run(self._real.__aenter__())
         return self

@@ -14,6 +14,7 @@ from everthread.errors import (
     EverthreadError,
     InvalidStateError,
     InvalidValueError,
+    KeyReusedError,
     ThreadDeletedError,
     ThreadExistsError,
     ThreadNotFoundError,
@@ -27,13 +28,14 @@ from everthread.sessions.aio.journal import (
     open_journal,
     read_journal,
 )
-from everthread.sessions.aio.lease import OwnLease
+from everthread.sessions.aio.lease import OwnLease, SharedLease
 from everthread.sessions.aio.status import AsyncSessionRecords, read_records, uid_of
-from everthread.sessions.lease import Lease
+from everthread.sessions.lease import Lease, token_of
 from everthread.sessions.tasks import custom_part
 from everthread.threads.aio.thread import AnyVersion, AsyncThread
 from everthread.threads.twins import ASYNC
 from everthread.values import Personal
+from everthread.versions import RunToken
 
 if TYPE_CHECKING:
     from everthread.threads.aio.core import Core
@@ -64,6 +66,7 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
     ttl_s: float = 300.0
     max_turns: int | None = None
     must_exist: bool = False
+    run: str | RunToken | None = None
 
     def __post_init__(self) -> None:
         names = (
@@ -97,6 +100,8 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidValueError("lease_ttl is a number of seconds, more than none", path="lease_ttl")
         if self.max_turns is not None and (type(self.max_turns) is not int or self.max_turns < 0):
             raise InvalidValueError("max_turns is a whole number, or None for no limit", path="max_turns")
+        if self.run is not None:
+            token_of(self.run)
 
 
 class StartedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,11 +124,14 @@ async def begin(store: AsyncThreadStore, options: SessionOptions, parent: Runs |
     and at most a run without an end.
     """
     core = store.core
-    run_id = core.runtime.random_bytes(6).hex()
+    run_id = core.runtime.random_bytes(6).hex() if options.run is None else token_of(options.run)[0]
     name = options.name if options.name is not None else f"session/{core.runtime.random_bytes(8).hex()}"
     thread, created = await _thread(store, name, options, run_id)
     uid = uid_of(thread)
     ttl_us = round(options.ttl_s * 1_000_000)
+    if options.run is not None:
+        joined = SharedLease(core, uid, options.run, agent=options.agent, ttl_us=ttl_us)
+        return await join(core, name, uid, options, joined, created, parent)
     lease = OwnLease(core, uid, run=run_id, agent=options.agent, ttl_us=ttl_us)
     before = await lease.acquire()
     try:
@@ -132,6 +140,24 @@ async def begin(store: AsyncThreadStore, options: SessionOptions, parent: Runs |
         with suppress(EverthreadError):
             await lease.release(fence_due=before is not None and not before.given_back)
         raise
+
+
+async def join(
+    core: Core,
+    name: str,
+    uid: str,
+    options: SessionOptions,
+    lease: SharedLease,
+    created: bool = False,
+    parent: Runs | None = None,
+) -> StartedRun:
+    """Become part of a run that its caller named, or begin it.
+
+    A process that dies on the way leaves a lease that says what is still to be done: whoever comes next with
+    the same name records the run, and fences off the runs before.
+    """
+    before = await lease.acquire()
+    return await _started(core, name, uid, options, lease, before, created, parent)
 
 
 async def _thread(
@@ -255,9 +281,15 @@ async def _started(
         # that can't be used says so where it is needed.
         with suppress(EverthreadError):
             await core.backend.aside(core.vault.key_for, user_id)
-    taken_over = before is not None and not before.given_back
+    if isinstance(lease, SharedLease):
+        taken_over = lease.fence_due
+        unrecorded = not runs.is_open
+    else:
+        taken_over = before is not None and not before.given_back
+        unrecorded = False
     if (
         taken_over
+        or unrecorded
         or found.losses is not None
         or user_id != await found.user_id
         or journal.recovered is not None
@@ -272,7 +304,7 @@ async def _started(
         # Another run may have taken the lease since: then what was read is that run's.
         await thread.require_lease()
     if taken_over:
-        await _fence(thread, uid, tags, found)
+        await _fence(thread, uid, tags, found, lease)
     elif not created:
         thread.tags = tags
     if options.system is not None and options.replace_system and not created:
@@ -308,6 +340,10 @@ async def _begin_now(
         await journal.refresh()
         await continue_past_damage(journal, name)
         found = await look()
+        if runs.is_open and found.losses is None:
+            # Another process of the same run has done it.
+            runs.begin(_sealed(user_id))
+            return found
         try:
             await runs.begin_now(_sealed(user_id or await found.user_id), before, found.losses)
             return found
@@ -316,18 +352,30 @@ async def _begin_now(
 
 
 async def _fence(
-    thread: AsyncFencedThread, uid: str, tags: Mapping[str, Any], found: AsyncSessionRecords
+    thread: AsyncFencedThread,
+    uid: str,
+    tags: Mapping[str, Any],
+    found: AsyncSessionRecords,
+    lease: OwnLease,
 ) -> None:
     """Commit to the thread, so that the run before can't write there any more; ``found`` follows."""
+    # Of a run that several processes share each may find that this is still to be done.
+    key = f"everthread/fence/{lease.holder.since_us}-{lease.fence}" if lease.shared else None
     while True:
         await thread.refresh()
         _check_line(thread, uid)
         await found.thread.refresh()
         try:
-            await thread.commit(metadata=tags)
-            return
+            await thread.commit(metadata=tags, key=key)
+            break
+        except KeyReusedError:
+            # It was there, and somebody has gone back since.
+            await thread.discard()
+            break
         except ConflictError:
             await thread.discard()
+    if isinstance(lease, SharedLease):
+        await lease.fenced_off()
 
 
 def _sealed(user_id: str | None) -> Personal | None:

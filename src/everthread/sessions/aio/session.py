@@ -20,6 +20,7 @@ from everthread.errors import (
     InvalidStateError,
     InvalidValueError,
     MaxTurnsError,
+    NotFoundError,
     ThreadDeletedError,
     ToolVetoError,
     UsageError,
@@ -27,7 +28,7 @@ from everthread.errors import (
 from everthread.hooks import HookFailure, SessionLifecycle
 from everthread.sessions.aio.checkpoints import Checkpoints, checkpoint_parts, read_checkpoints
 from everthread.sessions.aio.decisions import AsyncPendingDecision, Decisions, read_open_decisions
-from everthread.sessions.aio.effects import Caller, Ledger, settle
+from everthread.sessions.aio.effects import Caller, Ledger, OvertakenError, settle
 from everthread.sessions.aio.inbox import Inbox
 from everthread.sessions.aio.journal import Failures, read_errors
 from everthread.sessions.aio.run_start import SessionOptions, StartedRun, begin
@@ -52,7 +53,7 @@ from everthread.threads.aio.thread import AnyVersion, AsyncThread, Effects
 from everthread.threads.document import TrackedDict
 from everthread.threads.twins import ASYNC, AwaitedFace
 from everthread.verifiers.specs import AllowCommands
-from everthread.versions import Version
+from everthread.versions import RunToken, Version
 from everthread.working.aio.home import AsyncHome
 from everthread.working.aio.state import AsyncWorkingState
 from everthread.working.config import Config
@@ -80,6 +81,12 @@ class AsyncAgentSession(AwaitedFace):
     ``lease_ttl`` is how many seconds after its last write or :meth:`heartbeat` another process may take the
     session over, if it can't see that this one is dead. ``parent`` is the session that this is a subagent of.
 
+    ``run`` names the run, as text or a :class:`RunToken`: every process that begins a session with the same
+    name is part of one run, several at a time. Leaving the block leaves such a run open, unless an end was
+    chosen in it (:meth:`complete`, :meth:`fail`, :meth:`cancel`, :meth:`wait_for_input`), which then is the
+    end for all; an exception is recorded, and leaves it open. A newer run takes over from an older one, which
+    gets :class:`SessionFencedError` from then on.
+
     Tools may run in several threads or tasks: :meth:`call`, ``messages``, ``tasks`` and the rest take turns.
     ``work`` and ``state`` are for one thread at a time. Raises :class:`SessionBusyError` if another live run
     holds the thread, and :class:`SessionFencedError` from the first write after another one has taken over.
@@ -105,6 +112,7 @@ class AsyncAgentSession(AwaitedFace):
         initial: Mapping[str, Any] | None = None,
         lease_ttl: float = LEASE_TTL_S,
         parent: AsyncAgentSession | None = None,
+        run: str | RunToken | None = None,
         _must_exist: bool = False,
     ) -> None:
         lifecycle = hooks_of(hooks)
@@ -128,6 +136,7 @@ class AsyncAgentSession(AwaitedFace):
             ttl_s=lease_ttl,
             max_turns=max_turns,
             must_exist=_must_exist,
+            run=run,
         )
         self.agent = agent
         self.max_turns = max_turns
@@ -138,7 +147,7 @@ class AsyncAgentSession(AwaitedFace):
         self._turn: AsyncTurn | None = None
         self._exhausted: MaxTurnsError | None = None
         self._closing = False
-        self._ended: tuple[Reason, RunRecord, Total] | None = None
+        self._ended: tuple[Reason | None, RunRecord, Total] | None = None
         self.sandbox_id: str | None = None
         #: What ``on_session_exit`` is told; set it to the reference of a snapshot taken at the end.
         self.exit_snapshot: Any = None
@@ -197,10 +206,18 @@ class AsyncAgentSession(AwaitedFace):
         self._checkpoints = Checkpoints(self._thread, self.scratch)
         self._decisions = Decisions(self._thread, self.run_id, self.agent)
         self._failures = Failures(self._journal, self.run_id, self.user_id)
-        self._ledger = Ledger(self._journal, self.run_id)
+        shared = self._guard.lease.shared
+        self._ledger = Ledger(self._journal, self.run_id, shared)
         self._caller = Caller(
-            self._journal, self._ledger, self.run_id, self._notify_tool_use, self._failures.put
+            self._journal,
+            self._ledger,
+            self.run_id,
+            self._notify_tool_use,
+            self._failures.put,
+            ttl_us=self._guard.lease.holder.ttl_us if shared else None,
+            denied=self._thread.name if self._thread.effects == "deny" else None,
         )
+        self._thread.handle.effect_caller = self._caller
 
     @classmethod
     def restore(cls, session_id: str, user_id: str | None = None, **options: Any) -> Self:
@@ -621,7 +638,10 @@ class AsyncAgentSession(AwaitedFace):
         happened. Raises :class:`NotFoundError` if it isn't in doubt."""
         async with self._journal.lock:
             intent = await self._ledger.require(check_name(key, "key"))
-            await settle(self._ledger, intent, outcome, "settle")
+            try:
+                await settle(self._ledger, intent, outcome, "settle")
+            except OvertakenError:
+                raise NotFoundError(f"the effect {key!r} was settled by somebody else just now") from None
 
     async def accept_losses(self) -> bool:
         """Say that nothing which the journal of this thread has lost can be called again, or that it may:
@@ -635,6 +655,7 @@ class AsyncAgentSession(AwaitedFace):
             msgspec.structs.replace(effect, state="in_doubt")
             for effect in records.open_effects()
             if not self._caller.runs(effect.key)
+            and not (self._guard.lease.shared and effect.state == "in_flight")
         ]
 
     async def effects(self, limit: int | None = 20) -> list[EffectRecord]:
@@ -659,8 +680,23 @@ class AsyncAgentSession(AwaitedFace):
         else:
             self._end(error)
 
+    async def leave(self) -> None:
+        """End this part of a run that its caller named (``run=``); the run itself goes on. Leaving the block
+        does the same, unless an end was chosen in it."""
+        if not self._guard.lease.shared:
+            raise UsageError("a run that belongs to this process is ended: close(), complete(), fail(), …")
+        self._chosen = None
+        await self.close()
+
+    def _leaves_open(self, error: BaseException | None) -> bool:
+        """Whether the run goes on in other processes, or later."""
+        if not self._guard.lease.shared or (error is not None and error is self._exhausted):
+            return False
+        return self._chosen is None or error is not None
+
     async def _end(self, error: BaseException | None) -> None:
         end = Teardown()
+        leaves_open = self._leaves_open(error)
         await end.take(self._save_all)
         await end.take(self._caller.flush)
         reason = reason_of(error, self._chosen, error is not None and error is self._exhausted)
@@ -669,13 +705,16 @@ class AsyncAgentSession(AwaitedFace):
         if reason == "failed" and error is not None:
             await end.take(self._failures.note, error, "session")
         total = await end.take(lambda: self._runs.total) or Total()
-        own = await end.take(lambda: self._runs.current)
-        own_turns, own_usage = (0, Usage()) if own is None else (own.turns, own.usage)
-        told = (reason, total.turns, total.usage, own_turns, own_usage)
-        await end.take(self._notify, "on_session_end", *told)
-        await end.take(self._runs.end, reason, None if error is None else type(error).__name__)
-        run = msgspec.structs.replace(self._runs.current, status=STATUS_OF[reason], reason=reason)
-        self._ended = (reason, run, total)
+        if leaves_open:
+            self._ended = (None, self._runs.current, total)
+        else:
+            own = await end.take(lambda: self._runs.current)
+            own_turns, own_usage = (0, Usage()) if own is None else (own.turns, own.usage)
+            figures = (reason, total.turns, total.usage, own_turns, own_usage)
+            await end.take(self._notify, "on_session_end", *figures)
+            await end.take(self._runs.end, reason, None if error is None else type(error).__name__)
+            run = msgspec.structs.replace(self._runs.current, status=STATUS_OF[reason], reason=reason)
+            self._ended = (reason, run, total)
         await end.take(self._notify, "on_session_exit", self.sandbox_id, self.exit_snapshot, self._thread)
         if self._parent is not None:
             await end.take(self._parent._runs.end_child, self.session_id, total)
@@ -685,7 +724,8 @@ class AsyncAgentSession(AwaitedFace):
         self._thread.end()
         # A run that no journal tells of must not vanish: its lease shows that it began.
         recorded = await end.take(lambda: self._runs.recorded)
-        await end.take(self._guard.lease.release if recorded else self._guard.lease.abandon)
+        gives_back = recorded and not leaves_open
+        await end.take(self._guard.lease.release if gives_back else self._guard.lease.abandon)
         self.scratch.clear()
         await end.take(self._home.close)
         end.conclude(error)

@@ -27,6 +27,7 @@ from everthread.sessions.aio.journal import (
 from everthread.sessions.aio.lease import read_lease
 from everthread.sessions.aio.logs import newest_first, revealing
 from everthread.sessions.aio.tasks import TaskView
+from everthread.sessions.effects import intent_of, may_be_called_now
 from everthread.sessions.journal import Losses, is_held_by, losses_in, run_status
 from everthread.sessions.lease import Holder, Lease
 from everthread.sessions.records import (
@@ -176,7 +177,8 @@ class AsyncSessionRecords:
     # ── what happened ────────────────────────────────────────────────────────────────────────
 
     def open_effects(self) -> list[EffectRecord]:
-        """Effects that were begun and have no end: in flight while their run lives, else in doubt."""
+        """Effects that were begun and have no end: in flight while their run lives, else in doubt. Of a run
+        that several processes share: while the process lives that calls it, as far as can be known."""
         found = self._own.get(j.OPEN)
         if not isinstance(found, Mapping):
             return []
@@ -184,6 +186,9 @@ class AsyncSessionRecords:
         for key, stored in found.items():
             if isinstance(stored, Mapping):
                 flying = not stored.get("error") and is_held_by(self._lease, stored.get("run"))
+                if flying and self._lease is not None and stored.get("place") is not None:
+                    now_us, ttl_us = self.thread.core.runtime.now_us(), self._lease.holder.ttl_us
+                    flying = may_be_called_now(intent_of(key, stored), now_us, ttl_us)
                 opened.append(effect_of({**stored, "key": key}, "in_flight" if flying else "in_doubt"))
         return opened
 

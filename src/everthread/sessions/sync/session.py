@@ -20,8 +20,10 @@ from everthread.errors import (
     InvalidStateError,
     InvalidValueError,
     MaxTurnsError,
+    NotFoundError,
     ThreadDeletedError,
     ToolVetoError,
+    UsageError,
 )
 from everthread.hooks import HookFailure, SessionLifecycle
 from everthread.sessions.effects import Done, ToolUse, make_call
@@ -38,7 +40,7 @@ from everthread.sessions.records import (
 from everthread.sessions.resume import ResumeReport
 from everthread.sessions.sync.checkpoints import Checkpoints, checkpoint_parts, read_checkpoints
 from everthread.sessions.sync.decisions import Decisions, PendingDecision, read_open_decisions
-from everthread.sessions.sync.effects import Caller, Ledger, settle
+from everthread.sessions.sync.effects import Caller, Ledger, OvertakenError, settle
 from everthread.sessions.sync.inbox import Inbox
 from everthread.sessions.sync.journal import Failures, read_errors
 from everthread.sessions.sync.run_start import SessionOptions, StartedRun, begin
@@ -50,7 +52,7 @@ from everthread.threads.document import TrackedDict
 from everthread.threads.sync.thread import AnyVersion, Effects, Thread
 from everthread.threads.twins import BlockingFace
 from everthread.verifiers.specs import AllowCommands
-from everthread.versions import Version
+from everthread.versions import RunToken, Version
 from everthread.working.config import Config
 from everthread.working.sync.home import Home
 from everthread.working.sync.state import WorkingState
@@ -78,6 +80,12 @@ class AgentSession(BlockingFace):
     ``lease_ttl`` is how many seconds after its last write or :meth:`heartbeat` another process may take the
     session over, if it can't see that this one is dead. ``parent`` is the session that this is a subagent of.
 
+    ``run`` names the run, as text or a :class:`RunToken`: every process that begins a session with the same
+    name is part of one run, several at a time. Leaving the block leaves such a run open, unless an end was
+    chosen in it (:meth:`complete`, :meth:`fail`, :meth:`cancel`, :meth:`wait_for_input`), which then is the
+    end for all; an exception is recorded, and leaves it open. A newer run takes over from an older one, which
+    gets :class:`SessionFencedError` from then on.
+
     Tools may run in several threads or tasks: :meth:`call`, ``messages``, ``tasks`` and the rest take turns.
     ``work`` and ``state`` are for one thread at a time. Raises :class:`SessionBusyError` if another live run
     holds the thread, and :class:`SessionFencedError` from the first write after another one has taken over.
@@ -103,6 +111,7 @@ class AgentSession(BlockingFace):
         initial: Mapping[str, Any] | None = None,
         lease_ttl: float = LEASE_TTL_S,
         parent: AgentSession | None = None,
+        run: str | RunToken | None = None,
         _must_exist: bool = False,
     ) -> None:
         lifecycle = hooks_of(hooks)
@@ -126,6 +135,7 @@ class AgentSession(BlockingFace):
             ttl_s=lease_ttl,
             max_turns=max_turns,
             must_exist=_must_exist,
+            run=run,
         )
         self.agent = agent
         self.max_turns = max_turns
@@ -136,7 +146,7 @@ class AgentSession(BlockingFace):
         self._turn: Turn | None = None
         self._exhausted: MaxTurnsError | None = None
         self._closing = False
-        self._ended: tuple[Reason, RunRecord, Total] | None = None
+        self._ended: tuple[Reason | None, RunRecord, Total] | None = None
         self.sandbox_id: str | None = None
         #: What ``on_session_exit`` is told; set it to the reference of a snapshot taken at the end.
         self.exit_snapshot: Any = None
@@ -183,10 +193,18 @@ class AgentSession(BlockingFace):
         self._checkpoints = Checkpoints(self._thread, self.scratch)
         self._decisions = Decisions(self._thread, self.run_id, self.agent)
         self._failures = Failures(self._journal, self.run_id, self.user_id)
-        self._ledger = Ledger(self._journal, self.run_id)
+        shared = self._guard.lease.shared
+        self._ledger = Ledger(self._journal, self.run_id, shared)
         self._caller = Caller(
-            self._journal, self._ledger, self.run_id, self._notify_tool_use, self._failures.put
+            self._journal,
+            self._ledger,
+            self.run_id,
+            self._notify_tool_use,
+            self._failures.put,
+            ttl_us=self._guard.lease.holder.ttl_us if shared else None,
+            denied=self._thread.name if self._thread.effects == "deny" else None,
         )
+        self._thread.handle.effect_caller = self._caller
 
     @classmethod
     def restore(cls, session_id: str, user_id: str | None = None, **options: Any) -> Self:
@@ -568,7 +586,10 @@ class AgentSession(BlockingFace):
         happened. Raises :class:`NotFoundError` if it isn't in doubt."""
         with self._journal.lock:
             intent = self._ledger.require(check_name(key, "key"))
-            settle(self._ledger, intent, outcome, "settle")
+            try:
+                settle(self._ledger, intent, outcome, "settle")
+            except OvertakenError:
+                raise NotFoundError(f"the effect {key!r} was settled by somebody else just now") from None
 
     def accept_losses(self) -> bool:
         """Say that nothing which the journal of this thread has lost can be called again, or that it may:
@@ -582,6 +603,7 @@ class AgentSession(BlockingFace):
             msgspec.structs.replace(effect, state="in_doubt")
             for effect in records.open_effects()
             if not self._caller.runs(effect.key)
+            and not (self._guard.lease.shared and effect.state == "in_flight")
         ]
 
     def effects(self, limit: int | None = 20) -> list[EffectRecord]:
@@ -602,8 +624,23 @@ class AgentSession(BlockingFace):
             return
         self._end(error)
 
+    def leave(self) -> None:
+        """End this part of a run that its caller named (``run=``); the run itself goes on. Leaving the block
+        does the same, unless an end was chosen in it."""
+        if not self._guard.lease.shared:
+            raise UsageError("a run that belongs to this process is ended: close(), complete(), fail(), …")
+        self._chosen = None
+        self.close()
+
+    def _leaves_open(self, error: BaseException | None) -> bool:
+        """Whether the run goes on in other processes, or later."""
+        if not self._guard.lease.shared or (error is not None and error is self._exhausted):
+            return False
+        return self._chosen is None or error is not None
+
     def _end(self, error: BaseException | None) -> None:
         end = Teardown()
+        leaves_open = self._leaves_open(error)
         end.take(self._save_all)
         end.take(self._caller.flush)
         reason = reason_of(error, self._chosen, error is not None and error is self._exhausted)
@@ -612,13 +649,16 @@ class AgentSession(BlockingFace):
         if reason == "failed" and error is not None:
             end.take(self._failures.note, error, "session")
         total = end.take(lambda: self._runs.total) or Total()
-        own = end.take(lambda: self._runs.current)
-        own_turns, own_usage = (0, Usage()) if own is None else (own.turns, own.usage)
-        told = (reason, total.turns, total.usage, own_turns, own_usage)
-        end.take(self._notify, "on_session_end", *told)
-        end.take(self._runs.end, reason, None if error is None else type(error).__name__)
-        run = msgspec.structs.replace(self._runs.current, status=STATUS_OF[reason], reason=reason)
-        self._ended = (reason, run, total)
+        if leaves_open:
+            self._ended = (None, self._runs.current, total)
+        else:
+            own = end.take(lambda: self._runs.current)
+            own_turns, own_usage = (0, Usage()) if own is None else (own.turns, own.usage)
+            figures = (reason, total.turns, total.usage, own_turns, own_usage)
+            end.take(self._notify, "on_session_end", *figures)
+            end.take(self._runs.end, reason, None if error is None else type(error).__name__)
+            run = msgspec.structs.replace(self._runs.current, status=STATUS_OF[reason], reason=reason)
+            self._ended = (reason, run, total)
         end.take(self._notify, "on_session_exit", self.sandbox_id, self.exit_snapshot, self._thread)
         if self._parent is not None:
             end.take(self._parent._runs.end_child, self.session_id, total)
@@ -628,7 +668,8 @@ class AgentSession(BlockingFace):
         self._thread.end()
         # A run that no journal tells of must not vanish: its lease shows that it began.
         recorded = end.take(lambda: self._runs.recorded)
-        end.take(self._guard.lease.release if recorded else self._guard.lease.abandon)
+        gives_back = recorded and not leaves_open
+        end.take(self._guard.lease.release if gives_back else self._guard.lease.abandon)
         self.scratch.clear()
         end.take(self._home.close)
         end.conclude(error)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from everthread.arguments import check_count, check_limit, check_seconds
 from everthread.errors import ThreadNotFoundError
 from everthread.sessions import journal as j
+from everthread.sessions.effects import intent_of, may_be_called_now
 from everthread.sessions.journal import Losses, is_held_by, losses_in, run_status
 from everthread.sessions.lease import Holder, Lease
 from everthread.sessions.records import (
@@ -177,7 +178,8 @@ class SessionRecords:
     # ── what happened ────────────────────────────────────────────────────────────────────────
 
     def open_effects(self) -> list[EffectRecord]:
-        """Effects that were begun and have no end: in flight while their run lives, else in doubt."""
+        """Effects that were begun and have no end: in flight while their run lives, else in doubt. Of a run
+        that several processes share: while the process lives that calls it, as far as can be known."""
         found = self._own.get(j.OPEN)
         if not isinstance(found, Mapping):
             return []
@@ -185,6 +187,9 @@ class SessionRecords:
         for key, stored in found.items():
             if isinstance(stored, Mapping):
                 flying = not stored.get("error") and is_held_by(self._lease, stored.get("run"))
+                if flying and self._lease is not None and stored.get("place") is not None:
+                    now_us, ttl_us = self.thread.core.runtime.now_us(), self._lease.holder.ttl_us
+                    flying = may_be_called_now(intent_of(key, stored), now_us, ttl_us)
                 opened.append(effect_of({**stored, "key": key}, "in_flight" if flying else "in_doubt"))
         return opened
 

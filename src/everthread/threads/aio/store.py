@@ -16,6 +16,7 @@ from everthread.codec.values import lower
 from everthread.errors import StateCorruptedError, StoreBusyError, StoreClosedError
 from everthread.history.chain import version_id
 from everthread.limits import DEFAULT_LIMITS, Limits
+from everthread.process import check_not_in_workflow
 from everthread.stores.contract import Capabilities, Found, Line
 from everthread.stores.contract_async import AsyncBackend
 from everthread.threads.aio.core import Core
@@ -48,6 +49,9 @@ class AsyncThreadStore(AwaitedFace):
 
     #: What handles are made of, as soon as there was one in this process.
     _made: type[AsyncThread] | None = None
+    #: Find the run that a step is part of, and what a merge brings along: see ``Core``.
+    _join_run: Any = None
+    _compare_ledgers: Any = None
 
     def __init__(
         self,
@@ -60,6 +64,8 @@ class AsyncThreadStore(AwaitedFace):
         detectors: Iterable[Detector] = (),
     ) -> None:
         self.core = Core(backend, namespace, limits, keyring, runtime or Runtime())
+        self.core.join_run = self._join_run
+        self.core.compare_ledgers = self._compare_ledgers
         if detectors:
             from everthread.detectors import Screen
 
@@ -82,6 +88,7 @@ class AsyncThreadStore(AwaitedFace):
         return self.core.backend.capabilities
 
     def _check(self) -> None:
+        check_not_in_workflow()
         if self._closed:
             raise StoreClosedError("this store is closed; open it again")
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from everthread.errors import (
     InvalidStateError,
     InvalidValueError,
     StateCorruptedError,
+    UsageError,
     VersionPrunedError,
 )
 from everthread.history.logs import EMPTY_LOG
@@ -27,7 +28,7 @@ from everthread.threads.sync.lost_ack import Landed
 from everthread.threads.sync.merge import Choice, check_choice
 from everthread.threads.sync.undo import Undo
 from everthread.threads.twins import BlockingFace
-from everthread.versions import RecordedStep, Version
+from everthread.versions import RecordedStep, RunToken, Version
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from everthread.stores.contract import Line
     from everthread.threads.document import TrackedDict
     from everthread.threads.head_cache import CachedHead
+    from everthread.threads.sync.core import StepRun
     from everthread.threads.sync.handle import AnyVersion, Handle
     from everthread.threads.sync.thread import Thread
     from everthread.threads.sync.update import Ticket
@@ -102,6 +104,9 @@ class Step(BlockingFace):
     in the order of their slots. ``resolve`` settles what they change both, as ``merge()`` has it: ``"ours"``
     is this step. With ``redo`` a recorded result doesn't count: what that step had written is taken back,
     and what this one comes to stands in its place, in one version.
+
+    ``run`` names the run that it is part of: see :class:`RunToken`. :meth:`call` needs one, unless the thread
+    is a session's.
     """
 
     def __init__(
@@ -116,6 +121,7 @@ class Step(BlockingFace):
         base: AnyVersion | None = None,
         label: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        run: str | RunToken | None = None,
     ) -> None:
         #: The thread as this step's caller holds it.
         self.thread = thread
@@ -136,6 +142,8 @@ class Step(BlockingFace):
         self._base = base
         self._label = None if label is None else check_name(label, "label")
         self._metadata = metadata or None
+        self._token = run
+        self._run: StepRun | None = None
         self._hash = key_hash(b"step", self._text)
         self._logs: dict[str, StepLog] = {}
         self._open = False
@@ -177,6 +185,33 @@ class Step(BlockingFace):
         text = json.dumps([self.thread.name, self._text, str(slot)])
         return sha256(text.encode()).hexdigest()[:32]
 
+    def call(
+        self,
+        key: str,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        verify: Callable[..., Any] | None = None,
+        retry_on: Any = (),
+        **kwargs: Any,
+    ) -> Any:
+        """Call ``fn(*args, **kwargs)``, which has an effect on the world, at most once for this key, whatever
+        becomes of the step: as :meth:`AgentSession.call`, in any process that takes part in the run.
+
+        While another process calls it, :class:`InDoubtError` says so, and ``verify`` isn't asked; nor is it
+        while that can't be known, for as long as the lease lasts. A later attempt of the same step asks it.
+        Raises :class:`UsageError` if the step belongs to no run.
+        """
+        self._check_open()
+        caller = self._run or self._handle.effect_caller
+        if caller is None:
+            raise UsageError(
+                "an effect belongs to a run: name it with thread.step(key, run=…), or take a step of a "
+                "session's thread"
+            )
+        options: Any = {"verify": verify, "retry_on": retry_on, "step": (self._text, self.attempt)}
+        return caller.call_effect(key, fn, args, kwargs, **options)
+
     def leave(self) -> None:
         """Leave the step open: when the block ends nothing is recorded, and its changes are dropped."""
         self._check_open()
@@ -198,10 +233,16 @@ class Step(BlockingFace):
         thread, handle = self.thread, self._handle
         handle.require_clean("step()")
         thread.refresh()
+        if self._token is not None:
+            if thread.core.join_run is None:
+                raise UsageError("this store knows nothing of runs: open it with everthread.open()")
+            self._run = thread.core.join_run(thread, self._token)
         while True:
             if self._base is not None and not thread.contains(self._base):
                 raise self._fenced(f"{self._base} isn't on the line that {thread.name!r} stands on", 0)
             entered = self._look(handle.line, handle.head)
+            if self._moved_by_joining():
+                continue
             if self.done or entered >= self.attempt or self.attempt == 1:
                 break
             # A higher attempt than any before: from here on the lower ones may not write.
@@ -227,6 +268,27 @@ class Step(BlockingFace):
                 raise
         self._open = True
         return self
+
+    def _moved_by_joining(self) -> bool:
+        """Make sure that the run may write; whether that took a fence, which is the newest version now.
+
+        The lease is read after the version that the handle stands on: a newer run changes the lease first,
+        and writes its fence afterwards.
+        """
+        if self._run is None or self._token is None:
+            return False
+        handle = self._handle
+        if self.done:
+            self._run.require_not_superseded()
+            return False
+        standing = handle.head.hash if handle.head is not None else b""
+        if handle.vouched == (self._run.id, standing):
+            return False
+        if self._run.enter(self._token):
+            self.thread.refresh()
+            return True
+        handle.vouched = (self._run.id, standing)
+        return False
 
     def _look(self, line: Line | None, head: CachedHead | None, leaving: bool = False) -> int:
         """Take note of a recorded result; the highest attempt entered so far. Raises if fenced off.
@@ -284,6 +346,13 @@ class Step(BlockingFace):
             while not self._finish():
                 ticket = ticket or queue.enter(name)
                 thread.rebase(resolve=self._resolve)
+                if self._run is not None and self._token is not None:
+                    # What was met there may be the fence of a newer run.
+                    self._run.enter(self._token)
+            if self._run is not None and not self.done and handle.head is not None:
+                # It follows a version at which the run held the lease.
+                handle.vouched = (self._run.id, handle.head.hash)
+                self._run.wrote()
         except BaseException:
             handle.drop_changes()
             raise

@@ -38,7 +38,7 @@ from everthread.threads.sync.step import Step, find_result, list_steps, step_tex
 from everthread.threads.sync.update import Draft
 from everthread.threads.sync.watch import Watcher
 from everthread.threads.twins import BlockingFace, iterated
-from everthread.versions import Pin, RecordedStep, Version
+from everthread.versions import Pin, RecordedStep, RunToken, Version
 
 __all__ = ["MESSAGES", "AnyVersion", "Thread"]
 
@@ -217,15 +217,17 @@ class Thread(BlockingFace):
         base: AnyVersion | None = None,
         label: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        run: str | RunToken | None = None,
     ) -> Step:
         """One unit of work that is recorded exactly once, whatever is retried: see :class:`Step`.
 
         ``base`` is the version that the caller takes the thread to build on: entering raises
         :class:`FencedError` if the line doesn't hold it. ``label`` and ``metadata`` are those of the version
-        that the step makes.
+        that the step makes. ``run`` names the run that it is part of, in whatever process: a newer run takes
+        the thread over, and from then on steps of an older one raise :class:`FencedError`.
         """
         options: Any = {"redo": redo, "resolve": resolve, "base": base, "label": label, "metadata": metadata}
-        return Step(self, key, attempt, slot, **options)
+        return Step(self, key, attempt, slot, run=run, **options)
 
     @iterated
     def steps(self, limit: int | None = None) -> Iterator[RecordedStep]:
