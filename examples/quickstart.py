@@ -3,7 +3,7 @@
 import everthread
 
 
-def pay(invoice):
+def pay(invoice: str) -> str:
     return f"receipt for {invoice}"  # the effect: your bank, your mail, your deployment
 
 

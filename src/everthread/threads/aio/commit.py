@@ -158,8 +158,7 @@ async def write(
     header = records.encode_head((kind, now_us, label, packed, key, source, step, ttl))
     change = records.encode_change(ops, splices, merged, handle.limits)
     body = records.write_record(header, change, blocks)
-    if head is None:
-        head = _conceive(handle)
+    head = head or _conceive(handle)
     seq, digest = head.seq + 1, link_record(head.hash, body)
     chunks: tuple[packs.Chunk, ...] = ()
     if len(body) > packs.FOLD_BYTES and blocks:
