@@ -45,7 +45,7 @@ MEMBERS = {
     "Store": """accept_losses
         backup briefing capabilities close cool copy_to erase erasure_reports events export gc hold
         import_from knowledge namespace redact refresh_documents release_hold restore resume rotate_keys scan
-        search session session_records stats thread threads url users verify""",
+        search send session session_records stats thread threads url users verify""",
     "Thread": """at commit contains delete diff dirty discard effects expire fork head history lock log
         logs merge messages name pin pins rebase recovered refresh rewind sign state step step_result steps
         unpin update watch uid""",
@@ -78,14 +78,14 @@ MEMBERS = {
         thread todos update_todo updated_at version""",
     "AgentSession": """accept_losses
         add_usage agent briefing call cancel checkpoint clear_working close complete
-        decide effects errors exit_reason exit_snapshot fail fence found get_checkpoint get_working heartbeat
-        in_doubt incomplete_decisions leave list_checkpoints log max_turns merge_update messages receive
+        decide effects errors exit_reason exit_snapshot fail fence fork found get_checkpoint get_working heartbeat
+        in_doubt incomplete_decisions leave list_checkpoints log max_turns merge_update messages next_input receive
         record_error
         record_handling record_outcome restore resumed rewind rewind_to_checkpoint run run_id sandbox_id
         sandbox_ready save scratch session_id set_working settle slice state status tasks thread turn turns
         turns_left usage user_id version wait_for_change wait_for_input work""",
     "SessionRecords": """again checkpoints decided_count decisions effect effect_count effects
-        error_count errors head heartbeat_us holder holder_alive last_run losses name
+        error_count errors get_checkpoint head heartbeat_us holder holder_alive last_run losses name
         open_decisions open_effects runs slice status tasks thread turns usage user_id
         version wait_for_change""",
     "UserStore": "close delete_user expire export_user get keys remove set sweep",
