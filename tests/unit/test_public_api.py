@@ -19,8 +19,8 @@ NAMES = """
     GcReport Hit Hits ImportReport Intention KeyNeeds Keyring KeyringBackup KeyringRestored Limits Merge
     Opaque OpenLoop Passage PendingDecision Personal Pin Place Priority RecordedStep Recovered
     RedactionReport RestoreReport ResumeReport Retention RunToken SalvageReport SalvagedThread
-    SessionRecords SignedHead StateStatus StorageBackend Store StoreStats Task Thread ThreadInfo Todo TodoStatus Usage
-    UserStore VerifyReport Version WorkingState __version__ checkpoint derive open open_async
+    SessionRecords SignedHead StateStatus StorageBackend Store StoreStats Task Thread ThreadInfo Todo
+    TodoStatus Usage UserStore VerifyReport Version WorkingState __version__ checkpoint derive open open_async
     open_keyring register register_migration reveal salvage
 """.split()
 

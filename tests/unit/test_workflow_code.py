@@ -26,7 +26,7 @@ def workflow(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
 
 
 def _refused(verb: Callable[[], Any]) -> None:
-    with pytest.raises(UsageError, match="Temporal workflow.*use it in an activity"):
+    with pytest.raises(UsageError, match=r"Temporal workflow.*use it in an activity"):
         verb()
 
 
@@ -45,8 +45,8 @@ def test_a_blocking_store_says_so_and_writes_nothing(workflow: list[bool], tmp_p
             lambda: store.thread("b"),
             lambda: store.session("a"),
             lambda: store.session_records("a"),
-            lambda: thread.commit(),
-            lambda: clean.messages.read(),
+            thread.commit,
+            clean.messages.read,
             lambda: clean.step("k").__enter__(),
             lambda: list(store.threads()),
         ):
@@ -71,9 +71,9 @@ def test_an_async_store_says_so_instead_of_hanging(workflow: list[bool], tmp_pat
             for verb in (
                 lambda: store.thread("b"),
                 lambda: store.session("a").__aenter__(),
-                lambda: thread.commit(),
-                lambda: clean.refresh(),
-                lambda: clean.messages.read(),
+                thread.commit,
+                clean.refresh,
+                clean.messages.read,
             ):
                 with pytest.raises(UsageError, match="use it in an activity"):
                     await asyncio.wait_for(verb(), 20)
