@@ -76,14 +76,14 @@ MEMBERS = {
         mark_verified merge on open_loops past read_only reload remove_constraint remove_context remove_todo
         reopen_todo resolve_open_loop resume rewind save set_context set_intention snapshot start_todo status
         thread todos update_todo updated_at version""",
-    "AgentSession": """accept_losses
-        add_usage agent briefing call cancel checkpoint clear_working close complete
-        decide effects errors exit_reason exit_snapshot fail fence fork found get_checkpoint get_working heartbeat
-        in_doubt incomplete_decisions leave list_checkpoints log max_turns merge_update messages next_input receive
-        record_error
-        record_handling record_outcome restore resumed rewind rewind_to_checkpoint run run_id sandbox_id
-        sandbox_ready save scratch session_id set_working settle slice state status tasks thread turn turns
-        turns_left usage user_id version wait_for_change wait_for_input work""",
+    "AgentSession": """accept_losses add_usage agent briefing call cancel checkpoint clear_working close
+        complete decide effects errors exit_reason exit_snapshot fail fence fork found
+        get_checkpoint get_working heartbeat in_doubt incomplete_decisions leave
+        list_checkpoints log max_turns merge_update messages next_input receive record_error
+        record_handling record_outcome restore resumed rewind rewind_to_checkpoint run run_id
+        sandbox_id sandbox_ready save scratch session_id set_working settle slice state
+        status tasks thread turn turns turns_left usage user_id version wait_for_change
+        wait_for_input work""",
     "SessionRecords": """again checkpoints decided_count decisions effect effect_count effects
         error_count errors get_checkpoint head heartbeat_us holder holder_alive last_run losses name
         open_decisions open_effects runs slice status tasks thread turns usage user_id

@@ -69,6 +69,12 @@ def recovered_data(thread: Thread) -> dict[str, Any] | None:
     return {"version": found.version.seq, "lost": [found.first, found.last], "reasons": found.reasons}
 
 
+def tell_denied(thread: Thread) -> None:
+    """Say that no effects are made in a thread, if it is a fork that denies them."""
+    if thread.effects == "deny":
+        note("a fork for trying things out: calls that have effects are refused in it")
+
+
 def end_if_damaged(thread: Thread) -> None:
     """End with 6 if what was shown isn't the newest, which is damaged; call.store() says so in the end."""
     if thread.recovered is not None:
@@ -134,6 +140,7 @@ def log(
             "forked_from": relatives.source and relatives.source._asdict(),
             "forks": [fork._asdict() for fork in relatives.forks],
             "forks_complete": relatives.complete,
+            "effects": handle.effects,
             "recovered": recovered_data(handle),
         }
 
@@ -141,6 +148,7 @@ def log(
             from everthread.cli.render import draw_log
 
             draw_log(versions, summaries, relatives, time.time_ns() // 1000)
+            tell_denied(handle)
             if more:
                 note(f"… there are older ones: --before {versions[-1].seq}, or a larger --limit")
             elif versions and versions[-1].seq > 1:

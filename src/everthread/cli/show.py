@@ -10,7 +10,14 @@ import click
 
 from everthread.cli.context import Invocation
 from everthread.cli.errors import CORRUPT, NOTHING
-from everthread.cli.log import end_if_damaged, found, recovered_data, thread_argument, version_data
+from everthread.cli.log import (
+    end_if_damaged,
+    found,
+    recovered_data,
+    tell_denied,
+    thread_argument,
+    version_data,
+)
 from everthread.cli.options import (
     HOW,
     example,
@@ -60,6 +67,7 @@ def show(call: Invocation, thread: str, version: str | None, messages: int, log_
             "logs": logs,
             "log": {"name": log_name, "items": items},
             "session": session,
+            "effects": handle.effects,
             "recovered": recovered_data(handle),
         }
 
@@ -69,6 +77,7 @@ def show(call: Invocation, thread: str, version: str | None, messages: int, log_
 
             told = session["text"] if session else ""
             draw_state(draw_title(thread, stands, told, time.time_ns() // 1000), plain(document), logs)
+            tell_denied(handle)
             if items:
                 note(f"the last {f'{len(items)} ' if len(items) > 1 else ''}of {log_name}:")
                 draw_items(items)

@@ -111,6 +111,20 @@ def constraint_facts(report: ResumeReport) -> Iterator[Fact]:
         yield Fact(kind=Kind.CONSTRAINT, id=each.id, text=shown(each.text), source="constraint", at_us=at_us)
 
 
+def denial_fact(report: ResumeReport, denied: bool) -> Iterator[Fact]:
+    """That no effects are made in this fork, which whoever works in it must know before planning any."""
+    if denied:
+        text = "This thread is a fork for trying things out: calls that have effects are refused in it"
+        yield Fact(
+            kind=Kind.CONSTRAINT,
+            id="effects-denied",
+            text=text,
+            source="fork",
+            at_us=report.made_us,
+            trust=Trust.VERIFIED,
+        )
+
+
 def problem_facts(problems: Sequence[str], now_us: int) -> Iterator[Fact]:
     """Parts that are damaged, as found just now: the next run must know that they are missing."""
     for number, problem in enumerate(problems, 1):
@@ -304,6 +318,8 @@ class Readings(msgspec.Struct, frozen=True, kw_only=True):
     tasks: Sequence[Task]
     document: Any
     problems: Sequence[str]
+    #: Whether this is a fork in which no effects are made.
+    effects_denied: bool = False
 
 
 def with_run_found(report: ResumeReport, run: RunRecord | None, heard_us: int | None) -> ResumeReport:
@@ -323,6 +339,7 @@ def background(read: Readings, report: ResumeReport, each_max: int = EACH_MIN) -
         *run_fact(report),
         *goal_fact(report),
         *next_facts(report, settled),
+        *denial_fact(report, read.effects_denied),
         *constraint_facts(report),
         *problem_facts(read.problems, report.made_us),
         *context_facts(report),

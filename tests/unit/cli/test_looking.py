@@ -103,6 +103,17 @@ def test_log_of_a_fork_says_from_what(program: Program, commits: Committer) -> N
     assert program.json("log", "what-if")["forked_from"] == {"thread": "bot", "seq": 2}
 
 
+def test_a_fork_that_denies_effects_says_so(program: Program, commits: Committer) -> None:
+    commits("bot", 3).fork("what-if", effects="deny")
+    for command in ("show", "log"):
+        told = program(command, "what-if")
+        assert "calls that have effects are refused" in told.out + told.err
+        assert program.json(command, "what-if")["effects"] == "deny"
+        told = program(command, "bot")
+        assert "refused" not in told.out + told.err
+        assert program.json(command, "bot")["effects"] == "inherit"
+
+
 def test_log_as_data(program: Program, commits: Committer) -> None:
     thread = commits("bot", 5)
     data = program.json("log", "bot", "--limit", "2")

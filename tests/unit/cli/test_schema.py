@@ -20,8 +20,8 @@ GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "command-line.md"
 FIELDS = {
     "status": "store threads total complete unopened",
     "resume": "thread report",
-    "log": "thread versions more forked_from forks forks_complete recovered",
-    "show": "thread version state logs log session recovered",
+    "log": "thread versions more forked_from forks forks_complete effects recovered",
+    "show": "thread version state logs log session effects recovered",
     "diff": "thread with old new summary added removed changed logs",
     "runs": "thread runs",
     "effects": "thread effects settled losses",

@@ -525,3 +525,15 @@ def _work_and_die(url: str, world: Path, keys: list[str], moment: int) -> None:
     except BaseException:
         traceback.print_exc()
         os._exit(1)
+
+
+# ── forks for trying things out ──────────────────────────────────────────────────────────────
+
+
+def test_the_briefing_of_a_fork_that_denies_effects_says_so(store: Store) -> None:
+    with store.session("s") as session:
+        session.work.add_constraint("keep it short")
+    store.thread("s").fork("what if", effects="deny")
+    told = "calls that have effects are refused"
+    assert told in store.briefing("what if", 400)
+    assert told not in store.briefing("s", 400)

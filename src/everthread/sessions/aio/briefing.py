@@ -78,4 +78,5 @@ async def _read(records: AsyncSessionRecords, report: ResumeReport, limits: Limi
         tasks=await readable(problems, records.tasks.all),
         document=records.thread.state.plain(),
         problems=problems,
+        effects_denied=records.thread.effects == "deny",
     )

@@ -74,4 +74,5 @@ def _read(records: SessionRecords, report: ResumeReport, limits: Limits) -> Read
         tasks=readable(problems, records.tasks.all),
         document=records.thread.state.plain(),
         problems=problems,
+        effects_denied=records.thread.effects == "deny",
     )
