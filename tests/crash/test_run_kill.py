@@ -1,4 +1,4 @@
-"""A run that three processes share by its name, killed at random; ``tests/torture/runs.py`` does it longer."""
+"""A run that three processes share by its name, killed at random; `tests.torture.runs` does it for longer."""
 
 from __future__ import annotations
 

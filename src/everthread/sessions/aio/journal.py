@@ -48,7 +48,6 @@ from everthread.threads.aio.journals import (
     shorter,
     space_beside,
 )
-from everthread.threads.aio.keys import committed_under
 from everthread.threads.twins import ASYNC
 from everthread.values import Personal, check_text
 
@@ -82,6 +81,9 @@ async def read_journal(core: Core, uid: str) -> AsyncThread:
 async def find_keyed(thread: AsyncThread, key: str) -> Version | None:
     """The version that carries a commit key, looked up in the index: nothing is written."""
     assert not thread.dirty, "a look-up must not commit anything"
+    # Writing is loaded by those who write: a look from outside does without.
+    from everthread.threads.aio.keys import committed_under
+
     return await committed_under(thread, key)
 
 

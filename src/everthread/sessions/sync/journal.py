@@ -49,7 +49,6 @@ from everthread.threads.sync.journals import (
     shorter,
     space_beside,
 )
-from everthread.threads.sync.keys import committed_under
 from everthread.values import Personal, check_text
 
 if TYPE_CHECKING:
@@ -79,6 +78,9 @@ def read_journal(core: Core, uid: str) -> Thread:
 def find_keyed(thread: Thread, key: str) -> Version | None:
     """The version that carries a commit key, looked up in the index: nothing is written."""
     assert not thread.dirty, "a look-up must not commit anything"
+    # Writing is loaded by those who write: a look from outside does without.
+    from everthread.threads.sync.keys import committed_under
+
     return committed_under(thread, key)
 
 
