@@ -93,6 +93,7 @@ if TYPE_CHECKING:
     from everthread.store import Store, open
     from everthread.store_async import AsyncStore, open_async
     from everthread.threads.aio.thread import AsyncThread
+    from everthread.threads.migrations import register_document_migration
     from everthread.threads.reports import Recovered
     from everthread.threads.sync.thread import Thread
     from everthread.transfer.report import ExportReport, ImportReport
@@ -231,6 +232,7 @@ __all__ = [
     "open_async",
     "open_keyring",
     "register",
+    "register_document_migration",
     "register_migration",
     "reveal",
     "salvage",
@@ -317,6 +319,7 @@ _DOOR = {
     "open_keyring": "everthread.keyring.keyring",
     "open_async": "everthread.store_async",
     "register": "everthread.codec.types",
+    "register_document_migration": "everthread.threads.migrations",
     "register_migration": "everthread.checkpoints.states",
     "salvage": "everthread.salvager.salvager",
 }

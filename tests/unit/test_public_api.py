@@ -25,7 +25,7 @@ NAMES = """
     RedactionReport RestoreReport ResumeReport Retention SalvageReport SalvagedThread SessionRecords
     SignedHead StateStatus StorageBackend Store StoreStats Task Thread ThreadInfo Todo TodoStatus Usage
     UserStore VerifyReport Version WorkingState __version__ checkpoint derive open open_async
-    open_keyring register register_migration reveal salvage
+    open_keyring register register_document_migration register_migration reveal salvage
 """.split()
 
 ERRORS = """
