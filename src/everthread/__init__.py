@@ -76,6 +76,7 @@ if TYPE_CHECKING:
         VerifyReport,
     )
     from everthread.maintenance.stats import StoreStats
+    from everthread.people.holds import LegalHold
     from everthread.people.report import ErasureReport
     from everthread.people.users import UserStore
     from everthread.redaction.report import Place, RedactionReport
@@ -162,6 +163,7 @@ __all__ = [
     "KeyringBackup",
     "KeyringError",
     "KeyringRestored",
+    "LegalHold",
     "LegalHoldError",
     "LimitError",
     "Limits",
@@ -277,6 +279,7 @@ _DOOR = {
     "Keyring": "everthread.keyring.keyring",
     "KeyringBackup": "everthread.keyring.backup",
     "KeyringRestored": "everthread.keyring.backup",
+    "LegalHold": "everthread.people.holds",
     "Limits": "everthread.limits",
     "Merge": "everthread.history.merge",
     "Opaque": "everthread.values",

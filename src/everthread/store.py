@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from everthread.knowledge import Knowledge
     from everthread.maintenance.reports import GcReport, RestoreReport
     from everthread.people.erase import Elsewhere
+    from everthread.people.holds import LegalHold
     from everthread.people.report import ErasureReport
     from everthread.people.users import UserStore
     from everthread.redaction.report import Place, RedactionReport
@@ -59,6 +60,7 @@ else:
         "everthread.knowledge": "Knowledge",
         "everthread.maintenance.reports": "GcReport RestoreReport",
         "everthread.people.erase": "Elsewhere",
+        "everthread.people.holds": "LegalHold",
         "everthread.people.report": "ErasureReport",
         "everthread.people.users": "UserStore",
         "everthread.redaction.report": "Place RedactionReport",
@@ -415,6 +417,14 @@ class Store(MaintainedStore):
 
         self._check()
         Holds(self.core).place(subject, reason)
+
+    def holds(self, subject: str | None = None) -> list[LegalHold]:
+        """The legal holds in force, of one person or of all: those of this store, the oldest first, then
+        those of other stores on the same keyring."""
+        from everthread.people.holds import Holds
+
+        self._check()
+        return Holds(self.core).all(subject)
 
     def release_hold(self, subject: str, reason: str = "", *, everywhere: bool = False) -> None:
         """End the legal hold that was placed through this store, or with ``everywhere`` those of all stores

@@ -479,6 +479,7 @@ class AsyncStore(AsyncThreadStore):
     erase = on_worker(Store.erase)
     erasure_reports = on_worker(Store.erasure_reports)
     hold = on_worker(Store.hold)
+    holds = on_worker(Store.holds)
     release_hold = on_worker(Store.release_hold)
     rotate_keys = on_worker(Store.rotate_keys)
     redact = on_worker(Store.redact, rewrites_history=True)

@@ -20,8 +20,8 @@ NAMES = """
     ABSENT Affected AgentSession AsyncAgentSession AsyncEventStream AsyncStore AsyncThread
     AsyncWorkingState BackupReport Briefing CheckpointManager Checkpointable Config Conflict Constraint
     ContextItem CoolReport Corrupt Damage Diff Done Erased ErasureReport Event EventStream ExportReport
-    GcReport Hit Hits ImportReport Intention KeyNeeds Keyring KeyringBackup KeyringRestored Limits Merge
-    Opaque OpenLoop Passage PendingDecision Personal Pin Place Priority RecordedStep Recovered
+    GcReport Hit Hits ImportReport Intention KeyNeeds Keyring KeyringBackup KeyringRestored LegalHold Limits
+    Merge Opaque OpenLoop Passage PendingDecision Personal Pin Place Priority RecordedStep Recovered
     RedactionReport RestoreReport ResumeReport Retention SalvageReport SalvagedThread SessionRecords
     SignedHead StateStatus StorageBackend Store StoreStats Task Thread ThreadInfo Todo TodoStatus Usage
     UserStore VerifyReport Version WorkingState __version__ checkpoint derive open open_async
@@ -41,7 +41,7 @@ ERRORS = """
 
 MEMBERS = {
     "Store": """accept_losses
-        backup briefing capabilities close cool copy_to erase erasure_reports events export gc hold
+        backup briefing capabilities close cool copy_to erase erasure_reports events export gc hold holds
         import_from knowledge namespace redact refresh_documents release_hold restore resume rotate_keys scan
         search session session_records stats thread threads url users verify""",
     "Thread": """at commit contains delete diff dirty discard effects expire fork head history lock log
@@ -103,6 +103,7 @@ MEMBERS = {
         remade_as whole""",
     "Event": "agent at at_us data seq type",
     "EventStream": "append consumer delete extend group last name project projection replay watch",
+    "LegalHold": "elsewhere key_id reason refused since since_us",
     "SignedHead": "from_json hash public_key seq signature thread to_json verify version_id",
 }
 
