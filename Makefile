@@ -72,6 +72,10 @@ bench: $(VENV)/.bench ## measure, e.g. make bench WHAT=growth (or turn, processe
 torture: $(VENV)/.dev ## break things on purpose, e.g. make torture WHAT=kill (or power …)
 	@$(BIN)/python -m tests.torture.$(WHAT) $(ARGS)
 
+.PHONY: suites
+suites: $(VENV)/.dev ## run a framework's own tests with our classes, e.g. make suites WHAT=langgraph
+	@$(BIN)/python -m tests.suites.$(WHAT) $(ARGS)
+
 # Told before anything is installed. $(1): the target, $(2): the folder whose programs WHAT may name.
 define require_what
 ifneq ($(filter $(1),$(MAKECMDGOALS)),)
@@ -82,6 +86,7 @@ endif
 endef
 $(eval $(call require_what,bench,bench))
 $(eval $(call require_what,torture,tests/torture))
+$(eval $(call require_what,suites,tests/suites))
 
 # --- set-up: once, and again when a lock changes --------------------------------------------------
 # The stamps form a chain, so that one pip at a time works on the environment, also under make -j.

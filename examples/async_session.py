@@ -23,12 +23,12 @@ async def fetch(city: str) -> str:
 async def run(url: str) -> list[str]:
     """One run of the agent. What an earlier one has fetched isn't fetched again."""
     async with everthread.open_async(url) as store, store.session("weather", agent="reporter") as s:
-        if s.resumed is None:
-            s.work.add_todo("report the weather")
+        if await s.resumed is None:
+            await s.work.add_todo("report the weather")
         # Parallel tools: each is recorded before it is called, and again with its result.
-        calls = [s.acall(f"fetch-{city}", fetch, city) for city in ("Lisbon", "Oslo", "Turin")]
+        calls = [s.call(f"fetch-{city}", fetch, city) for city in ("Lisbon", "Oslo", "Turin")]
         found = await asyncio.gather(*calls)
-        s.messages.append({"role": "assistant", "content": "; ".join(found)})
+        await s.messages.append({"role": "assistant", "content": "; ".join(found)})
         return found
 
 

@@ -214,7 +214,7 @@ def edited(document: Any, op: list[Any]) -> Any:
     elif code == SPLICE:
         node[last][op[2] : op[2] + op[3]] = op[4]
     elif code == ADD:
-        node[last] += op[2]
+        node[last] = (node.get(last, 0) if isinstance(node, dict) else node[last]) + op[2]
     return document
 
 

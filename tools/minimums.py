@@ -20,20 +20,28 @@ ROOT = Path(__file__).parents[1]
 #: What the tests themselves need beside the framework; servers are left to ``make test``.
 TOOLS = ("hypothesis", "pytest")
 WITHOUT_SERVERS = ("-k", "not postgres and not valkey")
-#: Extra → the test files of its adapter, and what only these need.
+#: Extra → the test files of its adapter, and what only these need. ``create-agent`` is no extra: agents that
+#: are built on LangGraph, with the newest releases.
 TESTS = {
     "adk": ("tests/adapters/test_adk.py", ()),
+    "agent-framework": ("tests/adapters/test_agent_framework.py", ()),
     "claude": ("tests/adapters/test_claude.py", ()),
+    "create-agent": ("tests/adapters/test_create_agent.py", ("deepagents", "langchain", "langgraph")),
+    "crewai": ("tests/adapters/test_crewai.py", ()),
     "langgraph": ("tests/adapters/langgraph", ("langgraph-checkpoint-conformance",)),
+    "llama-index": ("tests/adapters/test_llama_index.py", ()),
     "openai-agents": ("tests/adapters/test_openai_agents.py", ()),
-    "pydantic-ai": ("tests/adapters/test_pydantic_ai.py", ()),
+    "pydantic-ai": ("tests/adapters/test_pydantic_history.py", ()),
+    "strands": ("tests/adapters/test_strands.py", ()),
 }
 
 
 def minimum(extra: str) -> list[str]:
     """The requirements of an extra, each at the lowest release that it allows."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return [re.sub(r">=([^,;]+).*", r"==\1", each) for each in project["optional-dependencies"][extra]]
+    return [
+        re.sub(r">=([^,;]+).*", r"==\1", each) for each in project["optional-dependencies"].get(extra, [])
+    ]
 
 
 def test(extra: str, folder: Path) -> bool:
@@ -44,8 +52,8 @@ def test(extra: str, folder: Path) -> bool:
     pip = [python, "-m", "pip", "install", "--quiet", "--quiet", "--disable-pip-version-check"]
     wanted = minimum(extra)
     files, more = TESTS[extra]
-    # With the driver that the fixtures of a server import.
-    ours = f"{ROOT}[postgres]"
+    # With the drivers that the fixtures of servers import.
+    ours = f"{ROOT}[postgres,valkey]"
     print(f"{extra}: {', '.join(wanted)}", flush=True)
     if subprocess.run([*pip, ours, *wanted, *TOOLS, *more], check=False, cwd=folder).returncode:
         print(f"{extra}: can't be installed")

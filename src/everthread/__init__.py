@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         ConflictError,
         DamageError,
         EffectMismatchError,
+        EffectsDeniedError,
         ErasedError,
         EverthreadError,
         FencedError,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
         ThreadDeletedError,
         ThreadExistsError,
         ThreadNotFoundError,
+        ToolVetoError,
         UnavailableError,
         UnsupportedError,
         UsageError,
@@ -99,7 +101,7 @@ if TYPE_CHECKING:
     from everthread.threads.sync.thread import Thread
     from everthread.transfer.report import ExportReport, ImportReport
     from everthread.values import Corrupt, Erased, Opaque, Personal, derive, reveal
-    from everthread.versions import Pin, RecordedStep, ThreadInfo, Version
+    from everthread.versions import Pin, RecordedStep, RunToken, ThreadInfo, Version
     from everthread.working.aio.state import AsyncWorkingState
     from everthread.working.config import Config, StorageBackend
     from everthread.working.items import (
@@ -140,6 +142,7 @@ __all__ = [
     "Diff",
     "Done",
     "EffectMismatchError",
+    "EffectsDeniedError",
     "Erased",
     "ErasedError",
     "ErasureReport",
@@ -190,6 +193,7 @@ __all__ = [
     "ResumeReport",
     "Retention",
     "RetryError",
+    "RunToken",
     "SalvageReport",
     "SalvagedThread",
     "SchemaVersionError",
@@ -216,6 +220,7 @@ __all__ = [
     "ThreadNotFoundError",
     "Todo",
     "TodoStatus",
+    "ToolVetoError",
     "UnavailableError",
     "UnsupportedError",
     "Usage",
@@ -296,6 +301,7 @@ _DOOR = {
     "RestoreReport": "everthread.maintenance.reports",
     "ResumeReport": "everthread.sessions.resume",
     "Retention": "everthread.history.retention",
+    "RunToken": "everthread.versions",
     "SalvageReport": "everthread.salvager.report",
     "SalvagedThread": "everthread.salvager.report",
     "SessionRecords": "everthread.sessions.sync.status",

@@ -30,7 +30,9 @@ EverthreadError
 │       └── ErasedError      the person was erased
 └── UsageError               correct the call
     ├── InvalidStateError
+    │   ├── EffectsDeniedError   no effects are made in this fork
     │   ├── MaxTurnsError
+    │   ├── ToolVetoError
     │   └── StoreClosedError
     ├── InvalidNameError
     ├── InvalidValueError
@@ -54,6 +56,7 @@ __all__ = [
     "ConflictError",
     "DamageError",
     "EffectMismatchError",
+    "EffectsDeniedError",
     "ErasedError",
     "EverthreadError",
     "FencedError",
@@ -86,6 +89,7 @@ __all__ = [
     "ThreadDeletedError",
     "ThreadExistsError",
     "ThreadNotFoundError",
+    "ToolVetoError",
     "UnavailableError",
     "UnsupportedError",
     "UsageError",
@@ -132,7 +136,8 @@ class MergeConflictError(ConflictError):
 
 
 class FencedError(RetryError):
-    """A newer attempt of this step has been entered; this one may not write any more."""
+    """This attempt of a step may not write any more: a newer one has been entered, or a rewind has left the
+    version behind that it was entered on."""
 
     def __init__(self, message: str, *, attempt: int, newest: int) -> None:
         super().__init__(message)
@@ -285,12 +290,27 @@ class InvalidStateError(UsageError):
     """This makes no sense in the present state."""
 
 
+class EffectsDeniedError(InvalidStateError):
+    """The effect ``key`` was not called: ``thread`` is a fork that makes none (``effects="deny"``)."""
+
+    def __init__(self, message: str, *, key: str, thread: str) -> None:
+        super().__init__(message)
+        self.key = key
+        self.thread = thread
+
+
 class MaxTurnsError(InvalidStateError):
-    """The run has used up its ``max_turns``; leaving the session's block with this ends the run."""
+    """The run has used up its ``max_turns``. Leaving the session's block with this, the run is recorded as
+    ended for that reason."""
 
     def __init__(self, message: str, *, max_turns: int) -> None:
         super().__init__(message)
         self.max_turns = max_turns
+
+
+class ToolVetoError(InvalidStateError):
+    """Raised by a hook of ``on_tool_use`` before a tool runs: the tool isn't run, and whoever called it gets
+    this."""
 
 
 class StoreClosedError(InvalidStateError):

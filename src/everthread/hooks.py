@@ -30,7 +30,7 @@ EVENTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "on_turn": ("turn",),
         "on_tool_use": ("use",),
         "on_sandbox_ready": ("sandbox_id", "base_snapshot"),
-        "on_session_end": ("reason", "turns", "usage"),
+        "on_session_end": ("reason", "turns", "usage", "run_turns", "run_usage"),
         "on_session_exit": ("sandbox_id", "snapshot", "thread"),
     }
 )
@@ -44,6 +44,8 @@ _BY_NAME: Final = inspect.Parameter.KEYWORD_ONLY
 _log = logging.getLogger(__name__)
 
 Hook = Callable[..., Any]
+#: Errors of hooks that are raised.
+Passing = tuple[type[Exception], ...]
 
 
 class HookFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,8 +107,9 @@ class SessionLifecycle:
         """The newest failures, oldest first."""
         return tuple(self._failures)
 
-    def fire(self, event: str, /, *args: Any) -> tuple[HookFailure, ...]:
-        """Call the hooks of ``event``; what failed. Raises no :class:`Exception` of theirs."""
+    def fire(self, event: str, /, *args: Any, passing: Passing = ()) -> tuple[HookFailure, ...]:
+        """Call the hooks of ``event``; what failed. Raises no :class:`Exception` of theirs, but for those of
+        ``passing``: then the hooks after it aren't called."""
         failed = []
         for hook in self._hooks.get(event, ()):
             try:
@@ -117,11 +120,13 @@ class SessionLifecycle:
                     raise TypeError(
                         "the hook is an async function, and nothing here awaits it; register a plain one"
                     )
+            except passing:
+                raise
             except Exception as error:
                 failed.append(self._note(event, hook, error))
         return tuple(failed)
 
-    async def fire_async(self, event: str, /, *args: Any) -> tuple[HookFailure, ...]:
+    async def fire_async(self, event: str, /, *args: Any, passing: Passing = ()) -> tuple[HookFailure, ...]:
         """As :meth:`fire`, for async callers: hooks may be plain or async functions, one after the other."""
         failed = []
         for hook in self._hooks.get(event, ()):
@@ -129,6 +134,8 @@ class SessionLifecycle:
                 result = _call(hook, EVENTS[event], args)
                 if inspect.isawaitable(result):
                     await result
+            except passing:
+                raise
             except Exception as error:
                 failed.append(self._note(event, hook, error))
         return tuple(failed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from everthread.errors import EverthreadError, InvalidValueError, ThreadNotFound
 from everthread.limits import DEFAULT_LIMITS, Limits
 from everthread.maintenance.store import MaintainedStore
 from everthread.maintenance.unfinished import LIFETIMES, cut_short, forget_old, left
+from everthread.process import check_not_in_workflow
 from everthread.stores.contract import Backend
 from everthread.stores.contract import Progress as ErasureProgress
 from everthread.stores.urls import (
@@ -28,6 +29,7 @@ from everthread.threads.reports import Progress
 from everthread.threads.runtime import Runtime
 from everthread.threads.twins import iterated
 from everthread.type_names import type_names
+from everthread.versions import RunToken
 
 if TYPE_CHECKING:
     from everthread.briefing.selection import Briefing
@@ -44,9 +46,12 @@ if TYPE_CHECKING:
     from everthread.redaction.report import Place, RedactionReport
     from everthread.search.query import Hits
     from everthread.sessions.resume import ResumeReport
+    from everthread.sessions.sync.joined_run import JoinedRun
+    from everthread.sessions.sync.ledger_merge import LedgerMerge
     from everthread.sessions.sync.session import AgentSession
     from everthread.sessions.sync.status import SessionRecords
     from everthread.stores.cold import Archive
+    from everthread.threads.sync.core import Core
     from everthread.threads.sync.thread import AnyVersion, Thread
     from everthread.transfer.report import ExportReport, ImportReport
     from everthread.verifiers.specs import AllowCommands
@@ -69,6 +74,7 @@ else:
         "everthread.sessions.sync.session": "AgentSession",
         "everthread.sessions.sync.status": "SessionRecords",
         "everthread.stores.cold": "Archive",
+        "everthread.threads.sync.core": "Core",
         "everthread.threads.sync.thread": "AnyVersion Thread",
         "everthread.transfer.report": "ExportReport ImportReport",
         "everthread.verifiers.specs": "AllowCommands",
@@ -89,20 +95,38 @@ class Store(MaintainedStore):
         self._check()
         return EventStream(self.core, name, upcast)
 
+    @staticmethod
+    def _join_run(thread: Thread, run: str | RunToken) -> JoinedRun:
+        from everthread.sessions.sync.joined_run import join_run
+
+        return join_run(thread, run)
+
+    @staticmethod
+    def _compare_ledgers(core: Core, uid: str, other: str) -> LedgerMerge | None:
+        from everthread.sessions.sync.ledger_merge import compare_ledgers
+
+        return compare_ledgers(core, uid, other)
+
     def session(
         self,
         name: str | None = None,
         *,
         user_id: str | None = None,
         agent: str | None = None,
-        max_turns: int | None = 50,
+        max_turns: int | None = None,
         hooks: Any = None,
         mode: str = "continue",
         source: str | Thread | None = None,
         at: AnyVersion | None = None,
+        key: str | None = None,
+        prepare: Callable[..., Any] | None = None,
+        transform: Callable[..., Any] | None = None,
         system: Any = None,
+        replace_system: bool = False,
+        initial: Mapping[str, Any] | None = None,
         lease_ttl: float = 300.0,
         parent: AgentSession | None = None,
+        run: str | RunToken | None = None,
     ) -> AgentSession:
         """Begin a run of an agent on the thread of this name; use it as a context manager.
 
@@ -121,10 +145,31 @@ class Store(MaintainedStore):
             mode=mode,
             source=source,
             at=at,
+            key=key,
+            prepare=prepare,
+            transform=transform,
             system=system,
+            replace_system=replace_system,
+            initial=initial,
             lease_ttl=lease_ttl,
             parent=parent,
+            run=run,
         )
+
+    def send(
+        self, thread: str | Thread, message: Any, *, key: str | None = None, shape: str | None = None
+    ) -> Any:
+        """Send a message to a thread, from any process, whether or not a run is at work on it. Durable when
+        this returns; the id that the message has in ``messages`` (``None`` if it isn't a dictionary).
+
+        The run appends it at the start of its next turn, or where it waits with ``session.next_input()``;
+        once, whoever is killed. Sent again with its ``key`` it is the same message. ``shape`` says that it is
+        a provider's own. Raises :class:`ThreadNotFoundError` if there is no such thread (any more).
+        """
+        from everthread.sessions.sync.inbox import send
+
+        self._check()
+        return send(self.core, thread, message, key, shape)
 
     def session_records(self, name: str) -> SessionRecords:
         """What is known of the session on a thread, running or not: its status, runs, effects, decisions,
@@ -606,6 +651,7 @@ def unsettled(
     url: str | os.PathLike[str] | None, durability: str, cold: Any, telemetry: bool, **options: Any
 ) -> Store:
     """The same for who only looks: what others left unfinished, and whose time is over, stays as it is."""
+    check_not_in_workflow()
     options["namespace"] = chosen_namespace(options.get("namespace"))
     options["keyring"] = chosen_keyring(options.get("keyring"))
     check_options(options["namespace"], options.get("limits", DEFAULT_LIMITS), options.get("keyring"))

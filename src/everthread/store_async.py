@@ -51,6 +51,7 @@ from everthread.threads.reports import Progress
 from everthread.threads.runtime import Runtime
 from everthread.threads.twins import Arriving, streamed
 from everthread.type_names import type_names
+from everthread.versions import RunToken
 
 if TYPE_CHECKING:
     from everthread.briefing.selection import Briefing
@@ -60,10 +61,13 @@ if TYPE_CHECKING:
     from everthread.knowledge import AsyncKnowledge
     from everthread.people.users import AsyncUserStore
     from everthread.redaction.report import Place
+    from everthread.sessions.aio.joined_run import AsyncJoinedRun
+    from everthread.sessions.aio.ledger_merge import LedgerMerge
     from everthread.sessions.aio.session import AsyncAgentSession
     from everthread.sessions.aio.status import AsyncSessionRecords
     from everthread.sessions.resume import ResumeReport
     from everthread.stores.contract_async import AsyncBackend
+    from everthread.threads.aio.core import Core
     from everthread.threads.aio.thread import AnyVersion, AsyncThread
     from everthread.transfer.report import ImportReport
     from everthread.verifiers.specs import AllowCommands
@@ -80,6 +84,7 @@ else:
         "everthread.sessions.aio.status": "AsyncSessionRecords",
         "everthread.sessions.resume": "ResumeReport",
         "everthread.stores.contract_async": "AsyncBackend",
+        "everthread.threads.aio.core": "Core",
         "everthread.threads.aio.thread": "AnyVersion AsyncThread",
         "everthread.transfer.report": "ImportReport",
         "everthread.verifiers.specs": "AllowCommands",
@@ -110,7 +115,7 @@ class WorkerStore:
     def __init__(self, make: Callable[[], Store]) -> None:
         self._make = make
         self._worker = Worker("everthread-worker", _THREADS_MAX)
-        self._lock = process.fork_lock()
+        self._lock = process.ProcessLock()
         self._made: Store | None = None
         self._calls: weakref.WeakSet[_Call] = weakref.WeakSet()
         # If nobody closes the store, its threads end when it is collected.
@@ -363,20 +368,38 @@ class AsyncStore(AsyncThreadStore):
         self._check()
         return AsyncEventStream(self.core, name, upcast)
 
+    @staticmethod
+    async def _join_run(thread: AsyncThread, run: str | RunToken) -> AsyncJoinedRun:
+        from everthread.sessions.aio.joined_run import join_run
+
+        return await join_run(thread, run)
+
+    @staticmethod
+    async def _compare_ledgers(core: Core, uid: str, other: str) -> LedgerMerge | None:
+        from everthread.sessions.aio.ledger_merge import compare_ledgers
+
+        return await compare_ledgers(core, uid, other)
+
     def session(
         self,
         name: str | None = None,
         *,
         user_id: str | None = None,
         agent: str | None = None,
-        max_turns: int | None = 50,
+        max_turns: int | None = None,
         hooks: Any = None,
         mode: str = "continue",
         source: str | AsyncThread | None = None,
         at: AnyVersion | None = None,
+        key: str | None = None,
+        prepare: Callable[..., Any] | None = None,
+        transform: Callable[..., Any] | None = None,
         system: Any = None,
+        replace_system: bool = False,
+        initial: Mapping[str, Any] | None = None,
         lease_ttl: float = 300.0,
         parent: AsyncAgentSession | None = None,
+        run: str | RunToken | None = None,
     ) -> AsyncAgentSession:
         """Begin a run of an agent on the thread of this name: ``async with store.session(name) as s``, or
         await it, and close it.
@@ -397,10 +420,25 @@ class AsyncStore(AsyncThreadStore):
             mode=mode,
             source=source,
             at=at,
+            key=key,
+            prepare=prepare,
+            transform=transform,
             system=system,
+            replace_system=replace_system,
+            initial=initial,
             lease_ttl=lease_ttl,
             parent=parent,
+            run=run,
         )
+
+    async def send(
+        self, thread: str | AsyncThread, message: Any, *, key: str | None = None, shape: str | None = None
+    ) -> Any:
+        """Send a message to a thread, from any process: see :meth:`Store.send`."""
+        from everthread.sessions.aio.inbox import send
+
+        self._check()
+        return await send(self.core, thread, message, key, shape)
 
     async def session_records(self, name: str) -> AsyncSessionRecords:
         """What is known of the session on a thread, running or not: see :meth:`Store.session_records`. What
@@ -657,6 +695,7 @@ def open_async(
 
     Takes what :func:`open` takes.
     """
+    process.check_not_in_workflow()
     namespace, keyring = chosen_namespace(namespace), chosen_keyring(keyring)
     check_options(namespace, limits, keyring)
     options: dict[str, Any] = {

@@ -71,6 +71,18 @@ class RecordedStep(msgspec.Struct, frozen=True, kw_only=True):
     result: Any = None
 
 
+class RunToken(msgspec.Struct, frozen=True):
+    """A run that its caller names: every process that presents the same ``id`` is part of one run.
+
+    ``since`` orders runs that want the same thread: when an engine handed the work out, by its clock, as a
+    ``datetime`` or in seconds since 1970. A newer run takes over from an older one, never the other way
+    round. Without it a run counts from when its id first appears.
+    """
+
+    id: str
+    since: datetime.datetime | float | None = None
+
+
 class Pin(msgspec.Struct, frozen=True, kw_only=True):
     """A version that stays, whatever retention says, until its time is over; ``until`` ``None`` for ever."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,17 @@ from psycopg import sql
 
 import everthread
 from everthread import AsyncStore, Store
+
+#: Adapters whose frameworks aren't among the locked ones: their tests run in an environment of their own, by
+#: ``python -m tools.minimums NAME``.
+APART = {
+    "agent_framework": "agent_framework",
+    "create_agent": "deepagents",
+    "crewai": "crewai",
+    "llama_index": "llama_index",
+    "strands": "strands",
+}
+collect_ignore = [f"test_{name}.py" for name, package in APART.items() if find_spec(package) is None]
 
 #: A URL, or the fixture that gives one.
 URLS = {

@@ -602,6 +602,8 @@ def test_W14_payloads_in_the_originals_field_names_load_whole() -> None:
     single = {"todos": [], "intention": "the only one"}
     assert SelfHealer.recover(single).get_intention() == "the only one"
     assert migrate(single)["intentions"] == [{"text": "the only one"}]
+    empty = SelfHealer.recover({"schema_version": 1, "context": [], "todos": ["x"]})
+    assert (empty.recovery.complete, empty.context, migrate({"context": []})["context"]) == (True, {}, {})
     own = {**healed.snapshot(), "intention": "a field of somebody's own"}
     assert migrate(own) == own, "where there is a list, it is none of ours"
 

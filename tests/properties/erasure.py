@@ -124,7 +124,7 @@ class History:
         if len(names) > 1:
             ours, theirs = self.rng.sample(names, 2)
             try:
-                self.store.thread(ours).merge(self.store.thread(theirs), resolve="ours")
+                self.store.thread(ours).merge(self.store.thread(theirs), resolve="ours", unrelated=True)
             except EverthreadError:
                 # No common past, or a pruned one.
                 return

@@ -472,7 +472,7 @@ class StoreMachine(RuleBasedStateMachine):
         with contextlib.suppress(Ambiguous):
             done, found, conflicts = self.both(
                 ours,
-                lambda: ours.real.merge(theirs.real),
+                lambda: ours.real.merge(theirs.real, unrelated=True),
                 lambda: ours.model.merge(theirs.model),
             )
             if done:

@@ -96,7 +96,7 @@ class Weather:
         name, other = self.name(), self.name()
         if name != other:
             try:
-                self.store.thread(name).merge(self.store.thread(other), resolve="ours")
+                self.store.thread(name).merge(self.store.thread(other), resolve="ours", unrelated=True)
             except VersionPrunedError:
                 return
 

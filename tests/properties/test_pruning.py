@@ -134,7 +134,7 @@ class World:
         thread = self.store.thread(name)
         before = thread.head
         try:
-            made = thread.merge(self.store.thread(other), resolve="ours")
+            made = thread.merge(self.store.thread(other), resolve="ours", unrelated=True)
         except VersionPrunedError:
             # What was merged into an old version that is a thread again by now, or was rewound to.
             assert name in self.merged or other in self.merged

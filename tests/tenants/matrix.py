@@ -113,7 +113,7 @@ STORE: dict[str, Call] = {
     "erasure_reports": lambda s, n, k, f: str(_drain(s.erasure_reports())),
     "stats": lambda s, n, k, f: str(s.stats()),
     "verify": lambda s, n, k, f: str(s.verify()),
-    "gc": lambda s, n, k, f: str(s.gc()),
+    "gc": lambda s, n, k, f: [str(report := s.gc()), str(report.pins)],
     "export": lambda s, n, k, f: _exported(s, f),
     "copy_to": lambda s, n, k, f: _copied(s),
 }
@@ -133,16 +133,22 @@ THREAD: dict[str, Call] = {
     "fork": lambda s, n, k, f: _shown(s.thread(n).fork(f"mine {os.urandom(4).hex()}", at=k["head"])),
     "delete": lambda s, n, k, f: s.thread(n).delete(),
     "step": lambda s, n, k, f: _stepped(s, n),
+    "steps": lambda s, n, k, f: str(_drain(s.thread(n).steps())),
+    "step_result": lambda s, n, k, f: s.thread(n).step_result(NAME),
+    "contains": lambda s, n, k, f: CANARY if s.thread(n).contains(k["head"]) else None,
+    "pin": lambda s, n, k, f: str(s.thread(n).pin(k["head"])),
+    "unpin": lambda s, n, k, f: CANARY if s.thread(n).unpin(k["head"]) else None,
+    "pins": lambda s, n, k, f: str(s.thread(n).pins()),
     "log": lambda s, n, k, f: _drain(s.thread(n).log(n)),
     "watch": lambda s, n, k, f: _drain(s.thread(n).watch(after=k["head"], timeout=0)),
-    "merge": lambda s, n, k, f: s.thread("mine").merge(s.thread(n)),
+    "merge": lambda s, n, k, f: s.thread("mine").merge(s.thread(n), unrelated=True),
     "expire": lambda s, n, k, f: s.thread(n).expire(60),
     "sign": lambda s, n, k, f: s.thread(n).sign(None),
 }
 #: Shown by other entries, or about what is uncommitted.
 THREAD_APART = {
     *("commit", "dirty", "discard", "head", "history", "logs", "messages", "rebase", "recovered"),
-    *("refresh", "state", "uid", "update", "name"),
+    *("refresh", "state", "uid", "update", "name", "effects"),
 }
 
 EVENTS: dict[str, Call] = {

@@ -22,14 +22,16 @@ NAMES = """
     ContextItem CoolReport Corrupt Damage Diff Done Erased ErasureReport Event EventStream ExportReport
     GcReport Hit Hits ImportReport Intention KeyNeeds Keyring KeyringBackup KeyringRestored LegalHold Limits
     Merge Opaque OpenLoop Passage PendingDecision Personal Pin Place Priority RecordedStep Recovered
-    RedactionReport RestoreReport ResumeReport Retention SalvageReport SalvagedThread SessionRecords
-    SignedHead StateStatus StorageBackend Store StoreStats Task Thread ThreadInfo Todo TodoStatus Usage
-    UserStore VerifyReport Version WorkingState __version__ checkpoint derive open open_async
-    open_keyring register register_document_migration register_migration reveal salvage
+    RedactionReport RestoreReport ResumeReport Retention RunToken SalvageReport SalvagedThread
+    SessionRecords SignedHead StateStatus StorageBackend Store StoreStats Task Thread ThreadInfo Todo
+    TodoStatus Usage UserStore VerifyReport Version WorkingState __version__ checkpoint derive open
+    open_async open_keyring register register_document_migration register_migration reveal salvage
 """.split()
 
 ERRORS = """
-    EffectMismatchError InDoubtError MaxTurnsError ResultNotStoredError SessionBusyError SessionFencedError
+    EffectMismatchError EffectsDeniedError InDoubtError MaxTurnsError ResultNotStoredError SessionBusyError
+    ToolVetoError
+    SessionFencedError
     AccessError ConflictError DamageError EverthreadError FencedError InvalidNameError InvalidStateError
     InvalidValueError KeyReusedError KeyringError LimitError MergeConflictError MessageNotFoundError
     MissingDependencyError NotAStoreError NotFoundError RetryError SchemaVersionError SealError
@@ -74,17 +76,18 @@ MEMBERS = {
         mark_verified merge on open_loops past read_only reload remove_constraint remove_context remove_todo
         reopen_todo resolve_open_loop resume rewind save set_context set_intention snapshot start_todo status
         thread todos update_todo updated_at version""",
-    "AgentSession": """acall accept_losses
+    "AgentSession": """accept_losses
         add_usage agent briefing call cancel checkpoint clear_working close complete
         decide effects errors exit_reason exit_snapshot fail fence found get_checkpoint get_working heartbeat
-        in_doubt incomplete_decisions list_checkpoints log max_turns merge_update messages receive
+        in_doubt incomplete_decisions leave list_checkpoints log max_turns merge_update messages receive
         record_error
         record_handling record_outcome restore resumed rewind rewind_to_checkpoint run run_id sandbox_id
         sandbox_ready save scratch session_id set_working settle slice state status tasks thread turn turns
-        usage user_id version wait_for_change wait_for_input work""",
-    "SessionRecords": """again checkpoints decisions effect effect_count effects errors head heartbeat_us
-        holder holder_alive last_run losses name open_decisions open_effects runs slice status tasks thread
-        turns usage user_id version wait_for_change""",
+        turns_left usage user_id version wait_for_change wait_for_input work""",
+    "SessionRecords": """again checkpoints decided_count decisions effect effect_count effects
+        error_count errors head heartbeat_us holder holder_alive last_run losses name
+        open_decisions open_effects runs slice status tasks thread turns usage user_id
+        version wait_for_change""",
     "UserStore": "close delete_user expire export_user get keys remove set sweep",
     "Personal": "from_sealed from_sources sealed subjects value",
     "Erased": "sealed value",

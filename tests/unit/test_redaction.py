@@ -15,7 +15,7 @@ import everthread
 from everthread import Retention, Store
 from everthread.errors import InvalidValueError, StateCorruptedError
 from everthread.maintenance import unfinished
-from everthread.redaction.redact import Intention
+from everthread.redaction.redact import RedactionRequest
 from everthread.store import Store as OpenStore
 from everthread.stores.byte_scan import base64_forms
 from everthread.stores.contract import PACK
@@ -319,14 +319,14 @@ def test_both_colours(tmp_path: Path) -> None:
 
 def test_an_intention_with_a_wrong_byte_is_not_carried_out() -> None:
     """Another text would be taken out of all of history."""
-    packed = Intention("id", "555-0199", "[redacted]", "why").pack()
-    assert Intention.unpack(packed).text == "555-0199"
+    packed = RedactionRequest("id", "555-0199", "[redacted]", "why").pack()
+    assert RedactionRequest.unpack(packed).text == "555-0199"
     for place in range(len(packed)):
         for bit in range(8):
             wrong = bytearray(packed)
             wrong[place] ^= 1 << bit
             with pytest.raises(StateCorruptedError):
-                Intention.unpack(bytes(wrong))
+                RedactionRequest.unpack(bytes(wrong))
 
 
 def test_what_is_still_in_a_cold_archive_is_told(tmp_path: Path) -> None:
@@ -356,10 +356,10 @@ def test_a_reason_is_text_and_an_intention_that_can_t_be_read_keeps_no_store_clo
         with pytest.raises(InvalidValueError, match="reason"):
             store.redact("sk-live", reason=5)  # type: ignore[arg-type]
         core = store.core
-        intention = Intention("0" * 16, "sk-live", "[redacted]", 5)  # type: ignore[arg-type]
-        mark = unfinished.work(core, unfinished.REDACTION, note=intention.pack())
+        request = RedactionRequest("0" * 16, "sk-live", "[redacted]", 5)  # type: ignore[arg-type]
+        mark = unfinished.work(core, unfinished.REDACTION, note=request.pack())
         gone = msgspec.structs.replace(mark, who=msgspec.structs.replace(mark.who, pid=2**22 + 1))
-        unfinished.begin(core, intention.name, gone)
+        unfinished.begin(core, request.name, gone)
     with everthread.open(url) as store:
         assert isinstance(store.core.background_error, StateCorruptedError)
         assert store.redact("sk-live").versions == 1

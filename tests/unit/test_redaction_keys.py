@@ -18,7 +18,7 @@ from everthread.errors import ConflictError, InDoubtError
 from everthread.history.redaction import Needle, key_replacement
 from everthread.maintenance import unfinished
 from everthread.redaction import redact
-from everthread.redaction.redact import Intention
+from everthread.redaction.redact import RedactionRequest
 from everthread.stores.contract import Prune
 
 SECRET = "SECRETXY"
@@ -124,7 +124,7 @@ def test_two_that_begin_at_once_give_way(monkeypatch: pytest.MonkeyPatch) -> Non
     with everthread.open("memory:") as store:
         store.thread("a").commit(label=SECRET)
         core = store.core
-        other = Intention("0" * 16, SECRET, "[redacted]", "", (), "[redacted other]")
+        other = RedactionRequest("0" * 16, SECRET, "[redacted]", "", (), "[redacted other]")
         begin = unfinished.begin
 
         def both(core: Any, name: str, told: Any) -> None:
@@ -195,7 +195,7 @@ def test_a_text_with_a_lone_surrogate() -> None:
         thread.commit()
         assert store.redact("\ud800").values == 1
         assert store.thread("t").state["a"] == "x[redacted]y"
-        assert Intention.unpack(Intention("id", "x\ud800", "", "").pack()).text == "x\ud800"
+        assert RedactionRequest.unpack(RedactionRequest("id", "x\ud800", "", "").pack()).text == "x\ud800"
 
 
 # ── journals ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -307,7 +307,7 @@ def test_an_intention_of_an_older_release_goes_on_as_it_began() -> None:
         thread.state[SECRET] = 1
         thread.commit()
         core = store.core
-        old = Intention("0" * 16, SECRET, "[redacted]", "")
+        old = RedactionRequest("0" * 16, SECRET, "[redacted]", "")
         mark = unfinished.work(core, unfinished.REDACTION, note=old.pack())
         gone = msgspec.structs.replace(mark, who=msgspec.structs.replace(mark.who, pid=2**22 + 1))
         unfinished.begin(core, old.name, gone)

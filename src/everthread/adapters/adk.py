@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
 from typing import Any, Final
 from uuid import uuid4
 
@@ -15,17 +15,19 @@ from everthread.adapters.bridge import (
     below,
     framework,
     joined,
+    keys_of,
+    named,
     opened,
-    opened_record,
     opened_values,
+    own_records,
     sealed,
     sealed_values,
-    split,
     surely,
 )
 from everthread.codec.values import lower
 from everthread.errors import ConflictError, InvalidValueError, ThreadNotFoundError, VersionNotFoundError
-from everthread.messages.shapes import ADK, is_enclosed
+from everthread.messages.shapes import ADK, GOOGLE
+from everthread.messages.view import Shown, view
 from everthread.threads.aio.store import AsyncThreadStore
 from everthread.threads.aio.thread import AnyVersion, AsyncThread
 from everthread.values import Erased
@@ -202,6 +204,14 @@ _SETTLED_MAX = 10_000
 Subject = str | Callable[[str, str], "str | None"] | None
 
 
+class Done:
+    """What a call answers with that has done its work and may be awaited nevertheless."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        return
+        yield
+
+
 class EverthreadSessionService(BaseSessionService):
     """Sessions on a store of either colour, a URL, or the default place.
 
@@ -211,17 +221,26 @@ class EverthreadSessionService(BaseSessionService):
     With a ``subject`` events, the session's state and ``user:`` state are sealed under that person's key,
     until ``store.erase(subject)``; what was erased is left out when a session is read. ``app:`` state is the
     app's, and never sealed.
+
+    What other frameworks have written to a session's thread is shown as events of the user's side, whose
+    content says who spoke; personal values in it only with a ``subject``. ``prefix`` begins the names of the
+    threads, in place of app and user: a session is then whichever thread has that name.
     """
 
-    def __init__(self, store: AnyStore = None, *, subject: Subject = None) -> None:
+    def __init__(self, store: AnyStore = None, *, subject: Subject = None, prefix: str | None = None) -> None:
         self._in_use = StoreInUse(store)
         self._subject = subject
+        self._prefix = prefix
         #: The last entry of each session that is known to be done, so that the store isn't asked again.
         self._settled: OrderedDict[str, str] = OrderedDict()
 
     def thread_name(self, *, app_name: str, user_id: str, session_id: str) -> str:
         """The thread of a session, for everything else that a thread can do."""
-        return joined(PART, "session", app_name, user_id, session_id)
+        return named(self._begin(app_name, user_id), session_id)
+
+    def _begin(self, *keys: str) -> str:
+        """How the names of all sessions of an app, or of one of its users, begin."""
+        return below(PART, "session", *keys) if self._prefix is None else self._prefix
 
     async def _thread(self, app_name: str, user_id: str, session_id: str) -> AsyncThread:
         name = self.thread_name(app_name=app_name, user_id=user_id, session_id=session_id.strip())
@@ -249,7 +268,11 @@ class EverthreadSessionService(BaseSessionService):
             raise taken
         scopes = self._scopes(app_name, user_id)
         own, scoped = scopes.divided(_storable(state or {}))
-        thread.state[PART] = {STATE: own, "updated": self._in_use.store.core.runtime.now_us() / 1e6}
+        thread.state[PART] = {
+            STATE: own,
+            "updated": self._in_use.store.core.runtime.now_us() / 1e6,
+            **self._keys(app_name, user_id),
+        }
         entry = await scopes.entry("created", scoped)
         if scoped:
             thread.log(LOG).append(entry)
@@ -270,35 +293,45 @@ class EverthreadSessionService(BaseSessionService):
     ) -> Session | None:
         """The session with its events, or ``None``; with a ``config`` only its latest ones are read."""
         thread = await self._thread(app_name, user_id, session_id)
-        if thread.head is None:
+        if not _is_there(thread, app_name, user_id):
             return None
         scopes = self._scopes(app_name, user_id)
         await self._settle_last(thread, scopes)
         session = await self._session(thread, app_name, user_id, session_id.strip(), scopes)
-        session.events = await _events(thread, config)
+        session.events = await _events(thread, config, reveal=scopes.subject is not None)
         return session
+
+    def _keys(self, app_name: str, user_id: str) -> dict[str, str]:
+        """Whose a session is, where the name of its thread doesn't say it."""
+        return {} if self._prefix is None else {"app": app_name, "user": user_id}
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
         """The sessions of an app, or of one of its users, with state and without events, oldest first."""
-        prefix = below(PART, "session", app_name, *([] if user_id is None else [user_id]))
-        sessions = [session async for session in self._listed(app_name, prefix)]
+        sessions = [session async for session in self._listed(app_name, user_id)]
         sessions.sort(key=lambda each: (each.last_update_time, each.user_id, each.id))
         return ListSessionsResponse(sessions=sessions)
 
-    async def _listed(self, app_name: str, prefix: str) -> AsyncIterator[Session]:
+    async def _listed(self, app_name: str, user_id: str | None) -> AsyncIterator[Session]:
         store = self._in_use.store
+        prefix = self._begin(app_name, *([] if user_id is None else [user_id]))
         async for info in store.threads(prefix=prefix):
-            _, _, _, user_id, session_id = split(info.name)
             thread = await store.thread(info.name)
-            if thread.head is not None:
-                yield await self._session(
-                    thread, app_name, user_id, session_id, self._scopes(app_name, user_id)
-                )
+            if thread.head is None:
+                continue
+            part = thread.state.plain().get(PART, {})
+            if self._prefix is None:
+                owner, session_id = keys_of(below(PART, "session", app_name), info.name)
+            elif part.get("app") == app_name and user_id in (None, part["user"]):
+                owner, session_id = part["user"], keys_of(prefix, info.name)[-1]
+            else:
+                # Nobody has made a session of it yet, or somebody else.
+                continue
+            yield await self._session(thread, app_name, owner, session_id, self._scopes(app_name, owner))
 
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
         """Delete a session for good; what isn't there is deleted already. Shared state stays."""
         thread = await self._thread(app_name, user_id, session_id)
-        if thread.head is not None:
+        if _is_there(thread, app_name, user_id):
             try:
                 await surely(thread.delete())
             except ThreadNotFoundError:
@@ -318,7 +351,7 @@ class EverthreadSessionService(BaseSessionService):
         if event.partial:
             return event
         thread = await self._thread(session.app_name, session.user_id, session.id)
-        if thread.head is None:
+        if not _is_there(thread, session.app_name, session.user_id):
             raise session_not_found_error.SessionNotFoundError(f"Session {session.id} not found.")
         kept = event.model_copy(deep=True)
         _forget_temporary(kept)
@@ -341,7 +374,7 @@ class EverthreadSessionService(BaseSessionService):
         at = await thread.messages.find(event.id)
         if at is None:
             return False
-        stored = (await thread.messages.read(at, at + 1))[0]["message"]
+        stored = (await thread.messages.read(at, at + 1))[0].get("message")
         return isinstance(stored, Erased) or opened(stored) == _dumped(event)
 
     async def _append(self, thread: AsyncThread, session: Session, event: Event) -> None:
@@ -351,6 +384,7 @@ class EverthreadSessionService(BaseSessionService):
         part = thread.state.setdefault(PART, {})
         part.setdefault(STATE, {}).update(own)
         part["updated"] = event.timestamp
+        part.update(self._keys(session.app_name, session.user_id))
         entry = await scopes.entry(event.id, scoped)
         if scoped:
             thread.log(LOG).append(entry)
@@ -433,13 +467,14 @@ class EverthreadSessionService(BaseSessionService):
 
     async def _existing(self, app_name: str, user_id: str, session_id: str) -> AsyncThread:
         thread = await self._thread(app_name, user_id, session_id)
-        if thread.head is None:
+        if not _is_there(thread, app_name, user_id):
             raise session_not_found_error.SessionNotFoundError(f"Session {session_id} not found.")
         return thread
 
-    def close(self) -> None:
-        """Close the store, if it was opened here."""
+    def close(self) -> Done:
+        """Close the store, if it was opened here. Closed when this returns; it may be awaited as well."""
         self._in_use.close()
+        return Done()
 
     # ── sessions ─────────────────────────────────────────────────────────────────────────────
 
@@ -489,19 +524,60 @@ def _forget_temporary(event: Event) -> None:
     event.actions.state_delta = {key: value for key, value in delta.items() if not key.startswith(TEMP)}
 
 
-async def _events(thread: AsyncThread, config: GetSessionConfig | None) -> list[Event]:
+def _is_there(thread: AsyncThread, app_name: str, user_id: str) -> bool:
+    """Whether this app and user have such a session; one that others began is whoever's takes it first."""
+    if thread.head is None:
+        return False
+    part = thread.state.plain().get(PART, {})
+    return bool(part.get("app", app_name) == app_name and part.get("user", user_id) == user_id)
+
+
+async def _events(thread: AsyncThread, config: GetSessionConfig | None, *, reveal: bool) -> list[Event]:
     count = None if config is None else config.num_recent_events
     log = thread.messages
     items = await log.read(0 if count is None else max(0, len(log) - count)) if count != 0 else []
-    held = [
-        opened_record(item["message"]) for item in items if is_enclosed(item) and item.get("shape") == ADK
-    ]
-    events = [Event.model_validate(each) for each in held if each is not None]
+    if len(items) < len(log) and any(_own(item) is None for item in items):
+        # What others wrote may be several events, or none, and the calls that it answers stand further back.
+        items = await log.read()
+    assert thread.head is not None
+    events = _built(view(items, GOOGLE, _own, reveal=reveal), thread.head.at_us / 1e6)
+    events = events if count is None else events[max(0, len(events) - count) :]
     if config is not None and config.after_timestamp is not None:
         # All after the last one that is too old.
         old = [at for at, event in enumerate(events) if event.timestamp < config.after_timestamp]
         events = events[old[-1] + 1 :] if old else events
     return events
+
+
+_own = own_records(ADK)
+
+
+def _built(shown: list[Shown], now: float) -> list[Event]:
+    """The events that items are. What others wrote has no time: it was there when the next event came."""
+    events: list[Event] = []
+    time = now
+    for each in reversed(shown):
+        if each.own:
+            made = [Event.model_validate(record) for record in each.messages]
+            time = made[0].timestamp if made else time
+        else:
+            made = [
+                # To the ADK any other author but the agent itself speaks to it; the content's role counts.
+                Event(
+                    id=_event_id(each.item, at, len(each.messages)),
+                    author="user",
+                    timestamp=time,
+                    content=content,
+                )
+                for at, content in enumerate(each.messages, 1)
+            ]
+        events[:0] = made
+    return events
+
+
+def _event_id(item: Any, number: int, count: int) -> str:
+    name = str(item.get("id", "")) if isinstance(item, dict) else ""
+    return name if number == count else f"{name}#part-{number}"
 
 
 async def _before(thread: AsyncThread, invocation_id: str) -> AnyVersion:
@@ -510,7 +586,7 @@ async def _before(thread: AsyncThread, invocation_id: str) -> AnyVersion:
     found = [
         at
         for at, item in enumerate(items)
-        if (opened_record(item.get("message")) or {}).get("invocation_id") == invocation_id
+        if any(record.get("invocation_id") == invocation_id for record in _own(item) or [])
     ]
     if not found:
         raise InvalidValueError(f"no event of the session is of the invocation {invocation_id!r}")

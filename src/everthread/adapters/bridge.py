@@ -1,16 +1,24 @@
 """What every adapter stands on: a store of either colour for frameworks that await, names of threads made
-from a framework's keys, values sealed under their person's key, and frameworks that may be missing."""
+from a framework's keys, values sealed under their person's key, items of a log that are a framework's own,
+and frameworks that may be missing."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from everthread.arguments import check_name, with_extra
-from everthread.errors import InvalidNameError, MissingDependencyError, StoreClosedError, UsageError
+from everthread.errors import (
+    InvalidNameError,
+    InvalidValueError,
+    MissingDependencyError,
+    StoreClosedError,
+    UsageError,
+)
+from everthread.messages.shapes import is_enclosed
 from everthread.store import Store
 from everthread.store import open as open_store
 from everthread.store_async import AsyncStore
@@ -99,6 +107,16 @@ def joined(*parts: str) -> str:
     return check_name("/".join(map(_escaped, parts)), "name of a thread")
 
 
+def named(prefix: str, *keys: str) -> str:
+    """The name of the thread that a framework's keys stand for: the prefix, then the keys, escaped."""
+    return check_name(prefix + "/".join(map(_escaped, keys)), "name of a thread")
+
+
+def keys_of(prefix: str, name: str) -> tuple[str, ...]:
+    """The keys of a name that :func:`named` made."""
+    return split(name.removeprefix(prefix))
+
+
 def below(*parts: str) -> str:
     """What all names begin with that have these parts first, and no other name does."""
     return joined(*parts) + "/"
@@ -144,6 +162,29 @@ def opened_record(value: Any) -> dict[str, Any] | None:
 def opened_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Values that were sealed one by one; erased ones are left out."""
     return {key: opened(value) for key, value in values.items() if not isinstance(value, Erased)}
+
+
+# Items of a log that several frameworks write: ``everthread.messages.view`` shows the others' converted.
+
+
+def own_records(shape: str) -> Callable[[Any], list[Any] | None]:
+    """What tells the items that a framework of this shape wrote: the record in each; of an erased one none;
+    ``None`` for an item that isn't its own."""
+
+    def own(item: Any) -> list[Any] | None:
+        if not (is_enclosed(item) and item.get("shape") == shape):
+            return None
+        record = opened_record(item["message"])
+        return [] if record is None else [record]
+
+    return own
+
+
+def id_of(item: Any) -> Any:
+    """The id under which an item can be removed. Raises :class:`InvalidValueError` for one without."""
+    if not isinstance(item, dict) or "id" not in item:
+        raise InvalidValueError("the log holds something that isn't a message and can't be removed alone")
+    return item["id"]
 
 
 @contextmanager

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +15,13 @@ from everthread.adapters.bridge import (
     framework,
     joined,
     opened_record,
+    own_records,
     sealed,
     split,
     surely,
 )
-from everthread.errors import ThreadNotFoundError
-from everthread.messages.shapes import CLAUDE, is_enclosed
+from everthread.errors import ThreadNotFoundError, UsageError
+from everthread.messages.shapes import CLAUDE
 from everthread.threads.aio.thread import MESSAGES, AsyncThread
 
 if TYPE_CHECKING:
@@ -53,25 +55,38 @@ class EverthreadSessionStore:
     thread with the transcripts of its subagents, so that a fork, a rewind or a deletion takes them all.
     An entry whose ``uuid`` is there already is not added again. With a ``subject`` entries and summary are
     sealed under that person's key; entries that were erased are left out when a session is loaded.
+
+    It is for asyncio: under trio every call, and making one, raises :class:`UsageError`. So does a session
+    whose thread another framework has written to: the SDK resumes nothing but transcripts of its own.
     """
 
     def __init__(self, store: AnyStore = None, *, subject: Subject = None) -> None:
+        _refuse_trio()
         self._in_use = StoreInUse(store)
         self._subject = subject
+        #: When the last entry came, in milliseconds: the SDK goes on with the session of the highest.
+        self._last_ms = 0
 
     def thread_name(self, key: SessionKey | SessionListSubkeysKey) -> str:
         """The thread of a session, for everything else that a thread can do."""
         return joined(PART, key["project_key"], key["session_id"])
 
     async def _thread(self, key: SessionKey | SessionListSubkeysKey) -> AsyncThread:
+        _refuse_trio()
         return await self._in_use.store.thread(self.thread_name(key))
 
     async def append(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
-        """Add entries to a transcript, all or none; durable when this returns."""
+        """Add entries to a transcript, all or none; durable when this returns. Raises :class:`UsageError` if
+        the thread holds a conversation of other frameworks and no entry of the SDK's."""
         thread = await self._thread(key)
         if not entries:
             return
         log_name = _log_name(key)
+        first = await thread.log(log_name).read(0, 1)
+        if first and _own(first[0]) is None:
+            raise _foreign(thread.name)
+        self._last_ms = max(self._in_use.store.core.runtime.now_us() // 1000, self._last_ms + 1)
+        now_ms = self._last_ms
 
         async def add(draft: Any) -> None:
             log = draft.log(log_name)
@@ -89,20 +104,31 @@ class EverthreadSessionStore:
                 if isinstance(uuid := entry.get("uuid"), str) and uuid:
                     item["id"] = uuid
                 log.append(item)
-            if fresh and log_name == MESSAGES:
-                part = draft.state.setdefault(PART, {})
-                summary = _folded(opened_record(part.get("summary")), key, fresh)
+            if not fresh:
+                return
+            part = draft.state.setdefault(PART, {})
+            before = part.plain()
+            part["mtime"] = max(now_ms, before.get("mtime", 0) + 1)
+            if log_name == MESSAGES:
+                summary = _folded(opened_record(before.get("summary")), key, fresh)
                 part["summary"] = self._sealed(key, summary)
 
         await surely(thread.update(add))
 
     async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
-        """All entries of a transcript; ``None`` if there are none."""
-        log = (await self._thread(key)).log(_log_name(key))
+        """All entries of a transcript; ``None`` if there are none. Raises :class:`UsageError` if another
+        framework has written to it."""
+        thread = await self._thread(key)
+        log = thread.log(_log_name(key))
         if not len(log):
             return None
-        held = [opened_record(item["message"]) for item in await log.read() if is_enclosed(item)]
-        return [entry for entry in held if entry is not None]  # type: ignore[misc]
+        entries: list[SessionStoreEntry] = []
+        for item in await log.read():
+            own = _own(item)
+            if own is None:
+                raise _foreign(thread.name)
+            entries += own
+        return entries
 
     async def list_sessions(self, project_key: str) -> list[SessionStoreListEntry]:
         """The sessions of a project and when each was last written to."""
@@ -120,6 +146,7 @@ class EverthreadSessionStore:
         ]
 
     async def _sessions(self, project_key: str) -> AsyncIterator[tuple[str, AsyncThread]]:
+        _refuse_trio()
         store = self._in_use.store
         async for info in store.threads(prefix=below(PART, project_key)):
             thread = await store.thread(info.name)
@@ -168,7 +195,28 @@ def _log_name(key: SessionKey) -> str:
 
 def _mtime(thread: AsyncThread) -> int:
     assert thread.head is not None
-    return thread.head.at_us // 1000
+    noted: int | None = thread.state.plain().get(PART, {}).get("mtime")
+    return thread.head.at_us // 1000 if noted is None else noted
+
+
+_own = own_records(CLAUDE)
+
+
+def _foreign(name: str) -> UsageError:
+    return UsageError(
+        f"other frameworks have written to {name!r}, and the Claude Agent SDK resumes nothing but its own "
+        f"transcripts: begin a new session and give it the briefing as its prompt, store.briefing({name!r})"
+    )
+
+
+def _refuse_trio() -> None:
+    """Stores wait with asyncio."""
+    trio = sys.modules.get("trio")
+    if trio is not None and trio.lowlevel.in_trio_run():
+        raise UsageError(
+            "EverthreadSessionStore is for asyncio and can't be used under trio: run the SDK with "
+            "anyio.run(main, backend='asyncio'), or with asyncio.run(main())"
+        )
 
 
 def _folded(data: Any, key: SessionKey, entries: list[Any]) -> dict[str, Any]:

@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
-from everthread.adapters.bridge import AnyStore, StoreInUse, framework, opened, sealed, surely
+from everthread.adapters.bridge import AnyStore, StoreInUse, framework, id_of, opened, sealed, surely
 from everthread.arguments import check_name
 from everthread.errors import InvalidValueError
 from everthread.messages.model import Notes, laid_open
-from everthread.messages.request import convert
 from everthread.messages.shapes import OPENAI_RESPONSES, is_enclosed
+from everthread.messages.view import view
 from everthread.threads.aio.thread import AnyVersion, AsyncThread
 from everthread.versions import Version
 
@@ -111,7 +111,7 @@ class EverthreadSession:
             log = draft.log(self._log)
             stored = await log.read(-1)
             while stored and not popped:
-                log.truncate_from(_id_of(stored[0]))
+                log.truncate_from(id_of(stored[0]))
                 *others, last = self._items(stored) or [None]
                 if last is not None:
                     popped.append(last)
@@ -129,7 +129,7 @@ class EverthreadSession:
         async def clear(draft: Any) -> None:
             log = draft.log(self._log)
             if first := await log.read(0, 1):
-                log.truncate_from(_id_of(first[0]))
+                log.truncate_from(id_of(first[0]))
 
         await surely((await self._thread()).update(clear))
 
@@ -157,7 +157,7 @@ class EverthreadSession:
                 return
             enclosed = [self._enclosed(item) for item in kept]
             if stored:
-                log.truncate_from(_id_of(stored[0]))
+                log.truncate_from(id_of(stored[0]))
             log.extend(enclosed)
 
         await surely((await self._thread()).update(replace))
@@ -203,7 +203,7 @@ class EverthreadSession:
                 break
         # Whoever wrote it put several turns into one version.
         log = thread.log(self._log)
-        log.truncate_from(_id_of((await log.read(length, length + 1))[0]))
+        log.truncate_from(id_of((await log.read(length, length + 1))[0]))
         return await surely(thread.commit())
 
     async def _before_turns(self, thread: AsyncThread, turns: int) -> int:
@@ -267,19 +267,15 @@ class EverthreadSession:
         return {"shape": OPENAI_RESPONSES, "message": self._sealed(item)}
 
     def _items(self, stored: list[Any]) -> list[Any]:
-        notes = Notes()
-        opened = [laid_open(item, self._reveal, notes) for item in stored]
-        if all(is_enclosed(item) and item.get("shape") == OPENAI_RESPONSES for item in opened):
-            messages = [item["message"] for item in opened]
-            if all(isinstance(message, dict) for message in messages):
-                return messages
-        return convert(opened, OPENAI_RESPONSES)[0]
+        shown = view(stored, OPENAI_RESPONSES, self._own, reveal=self._reveal)
+        return [item for each in shown for item in each.messages]
 
-
-def _id_of(item: Any) -> Any:
-    if not isinstance(item, dict):
-        raise InvalidValueError("the log holds something that isn't a message and can't be removed alone")
-    return item["id"]
+    def _own(self, item: Any) -> list[Any] | None:
+        if not (is_enclosed(item) and item.get("shape") == OPENAI_RESPONSES):
+            return None
+        message = laid_open(item["message"], self._reveal, Notes())
+        # What was erased as a whole is text.
+        return [message] if isinstance(message, dict) else None
 
 
 def _settings(given: SessionSettings | dict[str, Any]) -> SessionSettings:

@@ -14,6 +14,8 @@ from typing import Any
 import msgspec
 
 from everthread.arguments import counted
+from everthread.messages.model import Notes, laid_open
+from everthread.messages.view import readable, texts
 from everthread.values import Erased, Opaque, Personal, reveal
 
 
@@ -193,6 +195,9 @@ def message_text(item: Any) -> tuple[str, str]:
         return "", shown(item)
     if "shape" in item and isinstance(item.get("message"), Mapping):
         # A provider's own message, kept with the name of its shape.
+        messages = readable(item) if laid_open(item, False, Notes()) is item else None
+        if messages:
+            return messages[-1].role, " ".join(text for message in messages for text in texts(message))
         item = item["message"]
     speaker = item.get("role", item.get("type", ""))
     if isinstance(item.get("data"), Mapping):

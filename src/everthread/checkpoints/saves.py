@@ -335,8 +335,8 @@ class CheckpointManager:
         self._own = isinstance(backend, str)
         self._store = _open(backend, path)
         self._open_keys: OrderedDict[str, KeyedSaves] = OrderedDict()
-        # Renewed in a forked child, which then gets the store's own error.
-        self._lock = process.fork_lock()
+        # A forked child isn't kept waiting, and gets the store's own error.
+        self._lock = process.ProcessLock()
 
     def save(self, key: str, agent: Checkpointable) -> str:
         """Save the state of ``agent`` as the newest checkpoint of ``key``; returns the checkpoint's id.

@@ -20,9 +20,10 @@ from everthread.cli.options import (
 )
 from everthread.cli.outline import bookkeeping
 from everthread.cli.output import note, records
-from everthread.errors import EverthreadError
+from everthread.errors import EverthreadError, ThreadNotFoundError
 
 if TYPE_CHECKING:
+    from everthread.store import Store
     from everthread.threads.sync.past import Past
     from everthread.threads.sync.thread import Thread
     from everthread.versions import Version
@@ -74,6 +75,21 @@ def end_if_damaged(thread: Thread) -> None:
         raise click.exceptions.Exit(CORRUPT)
 
 
+#: What adapters put before the names of their threads (docs/adapters/one-thread.md).
+PREFIXES = ("langgraph/", "pydantic_ai/", "adk/session/", "claude/", "crewai/")
+
+
+def found(store: Store, name: str) -> Thread:
+    """The thread of this name, or the one that an adapter keeps under it. Raises as :func:`existing`."""
+    if store.thread(name).head is None:
+        there = [prefix + name for prefix in PREFIXES if store.thread(prefix + name).head is not None]
+        if len(there) == 1:
+            return store.thread(there[0])
+        if there:
+            raise ThreadNotFoundError(f"{name!r} may be {' or '.join(map(repr, there))}: name one of them")
+    return existing(store, name)
+
+
 @click.command(
     epilog=example("log invoice-bot", "log invoice-bot --limit 100", "log invoice-bot --before 40")
 )
@@ -96,7 +112,8 @@ def log(
     from everthread.cli.family import family
 
     with call.store() as store:
-        handle = existing(store, thread)
+        handle = found(store, thread)
+        thread = handle.name
         below = find_version(handle, before) if before is not None else None
         versions = list(islice(handle.history(limit=None, before=below), limit + 1))
         more, versions = len(versions) > limit, versions[:limit]

@@ -10,11 +10,10 @@ import click
 
 from everthread.cli.context import Invocation
 from everthread.cli.errors import CORRUPT, NOTHING
-from everthread.cli.log import end_if_damaged, recovered_data, thread_argument, version_data
+from everthread.cli.log import end_if_damaged, found, recovered_data, thread_argument, version_data
 from everthread.cli.options import (
     HOW,
     example,
-    existing,
     find_version,
     pass_invocation,
     shared_options,
@@ -44,7 +43,8 @@ if TYPE_CHECKING:
 @pass_invocation
 def show(call: Invocation, thread: str, version: str | None, messages: int, log_name: str) -> None:
     with call.store() as store:
-        handle = existing(store, thread)
+        handle = found(store, thread)
+        thread = handle.name
         head = handle.head
         assert head is not None, "an existing thread has a head"
         stands = head if version is None else find_version(handle, version)

@@ -312,9 +312,10 @@ _SPECIAL: dict[type, Callable[[Any, int, _Job], Any]] = {
 
 
 def _lower_subclass(value: Any, depth: int, job: _Job) -> Any:
+    if isinstance(value, str):
+        # Also a member of an enum of texts: who wants it back as one registers its class.
+        return _lower(str.__str__(value), depth, job)
     if not isinstance(value, enum.Enum) and not hasattr(type(value), "_fields"):
-        if isinstance(value, str):
-            return _lower(str.__str__(value), depth, job)
         if isinstance(value, int):
             return _lower(int.__int__(value), depth, job)
         if isinstance(value, float):

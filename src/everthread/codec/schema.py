@@ -107,7 +107,7 @@ def _translate(state: dict[str, Any]) -> None:
                 if collection == "todos":
                     _lower(item)
     context = state.get("context")
-    if isinstance(context, list) and all(_is_keyed(item) for item in context):
+    if isinstance(context, list) and context and all(_is_keyed(item) for item in context):
         state["context"] = {
             item["key"]: {name: value for name, value in item.items() if name != "key"} for item in context
         }
@@ -158,6 +158,8 @@ def _from_0_to_1(state: dict[str, Any]) -> None:
             for field, default in _TODO_DEFAULTS.items():
                 todo.setdefault(field, default)
     context = state.setdefault("context", {})
+    if context == []:
+        state["context"] = {}
     if isinstance(context, dict):
         state["context"] = {key: _context_item(value) for key, value in context.items()}
 

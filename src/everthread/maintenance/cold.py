@@ -49,7 +49,7 @@ class Cooling:
 
     def run(self) -> CoolReport:
         now_us = self.core.runtime.now_us()
-        for core in (self.core, journals.beside(self.core)):
+        for core in (self.core, *(journals.beside(self.core, kind) for kind in journals.COMPANIONS)):
             ids = self._lines(core.space)
             for number, name in enumerate(ids, 1):
                 if self._progress is not None:

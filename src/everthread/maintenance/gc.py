@@ -100,24 +100,29 @@ class Cleaner:
 
     def _remove_orphans(self) -> None:
         """Companions whose thread is deleted, or never came to be."""
-        core = journals.beside(self.core)
-        unclaimed: list[str] = []
-        gone: list[str] = []
-        for entry in self._named(core.space):
-            with suppress(ValueError):
-                owner = core.backend.line_by_uid(bytes.fromhex(entry.line.name))
-                if owner is None:
-                    unclaimed.append(entry.line.name)
-                elif owner.deleted:
-                    gone.append(entry.line.name)
-        gone += self._long_unclaimed(unclaimed)
-        for name in gone:
-            self._companions += 1
-            if not self._dry_run:
-                with suppress(EverthreadError):
-                    companion = Thread(core, name)
-                    companion.handle.load()
-                    companion.delete()
+        cores = [journals.beside(self.core, kind) for kind in journals.COMPANIONS]
+        unclaimed: dict[str, None] = {}
+        gone: dict[str, None] = {}
+        for core in cores:
+            for entry in self._named(core.space):
+                with suppress(ValueError):
+                    owner = core.backend.line_by_uid(bytes.fromhex(entry.line.name))
+                    if owner is None:
+                        unclaimed[entry.line.name] = None
+                    elif owner.deleted:
+                        gone[entry.line.name] = None
+        for name in [*gone, *self._long_unclaimed(list(unclaimed))]:
+            for core in cores:
+                if core.backend.find(core.space, name) is not None:
+                    self._remove_orphan(core, name)
+
+    def _remove_orphan(self, core: Core, name: str) -> None:
+        self._companions += 1
+        if not self._dry_run:
+            with suppress(EverthreadError):
+                companion = Thread(core, name)
+                companion.handle.load()
+                companion.delete()
 
     def _long_unclaimed(self, names: list[str]) -> list[str]:
         """Those of the names that were there, without a thread, a good while ago; notes the others."""
@@ -223,21 +228,22 @@ class Cleaner:
     @contextmanager
     def _announced(self, family: Family) -> Iterator[None]:
         """Within the block whoever pins a version of this family waits: the pins have been read already."""
-        name = f"{PRUNING}{next(iter(family.lines.values())).root}/{self._token}"
-        self._announce(name, there=True)
+        self._announce(family, there=True)
         try:
             yield
         finally:
-            self._announce(name, there=False)
+            self._announce(family, there=False)
 
-    def _announce(self, name: str, *, there: bool) -> None:
-        if self._dry_run:
+    def _announce(self, family: Family, *, there: bool) -> None:
+        """Say, once more before each line, that this family is being pruned; or that it isn't any more."""
+        first = next(iter(family.lines.values()))
+        if self._dry_run or first.space != self.core.space:
             return
         backend, space = self.core.backend, journals.space_beside(self.core.space, PINS)
-        cell = backend.cell(space, name, self.core.runtime.now_us())
+        name, now_us = f"{PRUNING}{first.root}/{self._token}", self.core.runtime.now_us()
+        cell = backend.cell(space, name, now_us)
         if cell is not None or there:
             revision = cell.revision if cell is not None else 0
-            now_us = self.core.runtime.now_us()
             backend.swap(space, name, revision, b"" if there else None, now_us, durable=False)
 
     def _add_pins(self, family: Family, pins: Pins) -> None:
@@ -263,6 +269,7 @@ class Cleaner:
             if self._dry_run:
                 self._count(pruning.count(), 0)
                 continue
+            self._announce(family, there=True)
             before = self.core.backend.usage(line.id)
             self._fold(line, kept[line.id])
             gone = pruning.run()

@@ -116,7 +116,7 @@ class Affected(msgspec.Struct, frozen=True):
     thread: str
     first: int
     last: int
-    #: "journal" for what a session keeps beside the thread.
+    #: "journal" for what a session keeps beside the thread, "inbox" for messages on their way to it.
     beside: str = ""
 
     def __str__(self) -> str:
@@ -136,7 +136,7 @@ class Damage(msgspec.Struct, frozen=True):
     problem: str
     what: What = "version"
     affected: tuple[Affected, ...] = ()
-    #: "journal" for what a session keeps beside the thread.
+    #: "journal" for what a session keeps beside the thread, "inbox" for messages on their way to it.
     beside: str = ""
 
     @property

@@ -23,7 +23,7 @@ from everthread.maintenance.unfinished import Work, cut_short
 from everthread.stores.contract import DAMAGED, PACK, PRUNED, REWIND, SEAL_SEQ, Line, Row
 from everthread.threads.reports import Progress
 from everthread.threads.sync.fallback import newest_seq
-from everthread.threads.sync.journals import JOURNAL, in_words, is_companion, told_as
+from everthread.threads.sync.journals import COMPANIONS, in_words, is_companion, told_as
 from everthread.threads.sync.reader import Reader
 from everthread.threads.tombstones import AwayError
 from everthread.values import Opaque
@@ -387,7 +387,7 @@ class StoreCheck:
         """Versions of a line as a report names them."""
         name, kind = told_as(self._backend, line)
         deleted = " (deleted)" if line.deleted else ""
-        return name + deleted, first, last, kind if kind == JOURNAL else ""
+        return name + deleted, first, last, kind if kind in COMPANIONS else ""
 
     def _anchored(self, anchor: SignedHead) -> list[Damage]:
         """What a signed head shows to be wrong."""

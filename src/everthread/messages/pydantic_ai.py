@@ -1,4 +1,4 @@
-"""Pydantic AI: requests and responses with parts, as ``ModelMessagesTypeAdapter`` writes them. Only read."""
+"""Pydantic AI: requests and responses with parts, as ``ModelMessagesTypeAdapter`` writes them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,21 @@ from everthread.messages.model import (
     Media,
     MediaKind,
     Message,
+    Notes,
     Reasoning,
     Role,
     Text,
     ToolCall,
     ToolResult,
     Unknown,
+    arguments_text,
     is_optional_text,
     json_text,
     kind_for,
+    kind_of,
+    note_extra,
     parsed_arguments,
+    result_text,
 )
 
 ID: Final = "pydantic_ai"
@@ -30,6 +35,9 @@ _URLS: Final[Mapping[str, MediaKind]] = {
     "video-url": "video",
     "document-url": "file",
 }
+_URL_KINDS: Final = {kind: name for name, kind in _URLS.items()}
+#: Messages that come from elsewhere have no time of their own, and Pydantic AI asks for one.
+_NO_TIME: Final = "1970-01-01T00:00:00Z"
 
 
 def parse(raw: Mapping[str, Any], index: int | None = None) -> list[Message]:
@@ -120,3 +128,66 @@ def _content(content: Any) -> Block:
         case {"kind": "text", "content": str(text)}:
             return Text(text=text, provider=ID)
     return Unknown(raw=content, provider=ID)
+
+
+# ── the way back ─────────────────────────────────────────────────────────────────────────────────
+
+
+def build(message: Message, notes: Notes) -> list[dict[str, Any]]:
+    """The request or response that says this; several where what was asked and what was said are mixed."""
+    built: list[dict[str, Any]] = []
+    for block in message.blocks:
+        kind = "response" if message.role == "assistant" and not isinstance(block, ToolResult) else "request"
+        part = _built_reply(block, notes) if kind == "response" else _built_part(block, message.role, notes)
+        if part is None:
+            continue
+        if not built or built[-1]["kind"] != kind:
+            timed = {"timestamp": _NO_TIME} if kind == "response" else {}
+            built.append({"kind": kind, "parts": [], **timed})
+        built[-1]["parts"].append(part)
+    return built
+
+
+def _built_reply(block: Block, notes: Notes) -> dict[str, Any] | None:
+    note_extra(block, ID, notes)
+    match block:
+        case Text():
+            return {"part_kind": "text", "content": block.text}
+        case ToolCall():
+            arguments: Any = dict(block.arguments) if block.arguments is not None else arguments_text(block)
+            call = {"part_kind": "tool-call", "tool_name": block.name, "args": arguments}
+            return {**call, "tool_call_id": block.call_id or ""}
+        case Reasoning(provider="anthropic", signature=str(signature), redacted=False):
+            signed = {"signature": signature, "provider_name": "anthropic"}
+            return {"part_kind": "thinking", "content": block.text, **signed}
+        case Reasoning(text=text) if text:
+            return {"part_kind": "thinking", "content": text}
+    notes.dropped(kind_of(block), "Pydantic AI has no way to say it in a response")
+    return None
+
+
+def _built_part(block: Block, role: Role, notes: Notes) -> dict[str, Any] | None:
+    note_extra(block, ID, notes)
+    match block:
+        case Text() if role == "system":
+            return {"part_kind": "system-prompt", "content": block.text, "timestamp": _NO_TIME}
+        case Text():
+            return {"part_kind": "user-prompt", "content": block.text, "timestamp": _NO_TIME}
+        case Media() if (content := _built_media(block)) is not None:
+            return {"part_kind": "user-prompt", "content": [content], "timestamp": _NO_TIME}
+        case ToolResult():
+            answer = {"tool_name": block.name or "", "content": result_text(block, notes, "a tool return")}
+            failed = {"outcome": "failed"} if block.is_error else {}
+            named = {"tool_call_id": block.call_id or "", "timestamp": _NO_TIME}
+            return {"part_kind": "tool-return", **answer, **named, **failed}
+    notes.dropped(kind_of(block), "Pydantic AI has no way to say it in a request")
+    return None
+
+
+def _built_media(media: Media) -> dict[str, Any] | None:
+    if media.data is not None:
+        mime = media.mime or "application/octet-stream"
+        return {"kind": "binary", "data": media.data, "media_type": mime}
+    if media.url is not None:
+        return {"kind": _URL_KINDS[media.kind], "url": media.url}
+    return None

@@ -289,14 +289,20 @@ def canonical(
         shapes.check_shape(shape)
     messages: list[Message] = []
     for index, item in enumerate(items):
-        notes.index = index
-        opened = laid_open(item, reveal, notes)
-        if isinstance(opened, str) and not isinstance(item, str):
-            messages.append(Message(role="user", blocks=(Text(text=opened),), index=index))
-            continue
-        found, raw = shapes.disclose(opened, index, shape)
-        messages += shapes.parse_all(found, raw, index)
+        messages += canonical_item(item, index, notes, shape=shape, reveal=reveal)
     return messages
+
+
+def canonical_item(
+    item: Any, index: int, notes: Notes, *, shape: str | None = None, reveal: bool = False
+) -> list[Message]:
+    """The canonical messages that one item of a log is: none, one or several. Raises as :func:`canonical`."""
+    notes.index = index
+    opened = laid_open(item, reveal, notes)
+    if isinstance(opened, str) and not isinstance(item, str):
+        return [Message(role="user", blocks=(Text(text=opened),), index=index)]
+    found, raw = shapes.disclose(opened, index, shape)
+    return shapes.parse_all(found, raw, index)
 
 
 def convert(
@@ -333,7 +339,7 @@ def for_anthropic(
     """
     notes = Notes()
     system, messages = _taken(items, shape, orphans, reveal, notes)
-    named = _with_ids(messages, notes, _ANTHROPIC_ID)
+    named = with_ids(messages, notes, _ANTHROPIC_ID)
     merged = _merged(_rendered(_without_empty(named, notes), shapes.ANTHROPIC, notes), "content", _blocks)
     for message in merged:
         if message["role"] == "user":
@@ -358,7 +364,7 @@ def for_openai_chat(
     notes = Notes()
     system, messages = _taken(items, shape, orphans, reveal, notes)
     first = [] if system is None else [system]
-    rendered = _rendered([*first, *_with_ids(messages, notes)], shapes.OPENAI_CHAT, notes)
+    rendered = _rendered([*first, *with_ids(messages, notes)], shapes.OPENAI_CHAT, notes)
     prompt = rendered[0] if first and rendered else None
     return Request({"messages": rendered}, rendered, prompt, notes.report())
 
@@ -369,7 +375,7 @@ def for_openai_responses(
     """For ``client.responses.create``: ``input`` and, if there is one, ``instructions``."""
     notes = Notes()
     system, messages = _taken(items, shape, orphans, reveal, notes)
-    rendered = _rendered(_with_ids(messages, notes), shapes.OPENAI_RESPONSES, notes)
+    rendered = _rendered(with_ids(messages, notes), shapes.OPENAI_RESPONSES, notes)
     arguments: dict[str, Any] = {"input": rendered}
     prompt = _system_text(system, notes)
     if prompt is not None:
@@ -383,7 +389,7 @@ def for_google(
     """For ``client.models.generate_content``: ``contents`` and, if there is a system prompt, ``config``."""
     notes = Notes()
     system, messages = _taken(items, shape, orphans, reveal, notes)
-    named = _with_ids(_with_names(_without_empty(messages, notes)), notes)
+    named = with_ids(with_names(_without_empty(messages, notes)), notes)
     rendered = _merged(_rendered(named, shapes.GOOGLE, notes), "parts", _parts)
     arguments: dict[str, Any] = {"contents": rendered}
     instruction = None
@@ -402,7 +408,7 @@ def for_langchain(
     notes = Notes()
     system, messages = _taken(items, shape, orphans, reveal, notes)
     first = [] if system is None else [system]
-    rendered = _rendered([*first, *_with_ids(messages, notes)], shapes.LANGCHAIN, notes)
+    rendered = _rendered([*first, *with_ids(messages, notes)], shapes.LANGCHAIN, notes)
     prompt = rendered[0] if first and rendered else None
     return Request({"messages": rendered}, rendered, prompt, notes.report())
 
@@ -471,7 +477,7 @@ def _without_empty(messages: Iterable[Message], notes: Notes) -> list[Message]:
     return kept
 
 
-def _with_ids(messages: Iterable[Message], notes: Notes, allowed: re.Pattern[str] = _ANY_ID) -> list[Message]:
+def with_ids(messages: Iterable[Message], notes: Notes, allowed: re.Pattern[str] = _ANY_ID) -> list[Message]:
     """Calls without an id get one, and their results the same: Google needs none, everybody else does.
     Ids that a provider would refuse are replaced in both."""
     waiting: list[tuple[str, str]] = []
@@ -514,7 +520,7 @@ def _updated(message: Message, blocks: list[Block]) -> Message:
     return message.with_blocks(tuple(blocks)) if changed else message
 
 
-def _with_names(messages: list[Message]) -> list[Message]:
+def with_names(messages: list[Message]) -> list[Message]:
     """Results that don't say which tool they are from get its name, which Google needs."""
     names: dict[str | None, str] = {}
     made = []

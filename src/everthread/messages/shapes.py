@@ -13,7 +13,17 @@ from types import ModuleType
 from typing import Any, Final
 
 from everthread.errors import InvalidValueError
-from everthread.messages import anthropic, google, langchain, openai_chat, openai_responses, pydantic_ai
+from everthread.messages import (
+    agent_framework,
+    anthropic,
+    google,
+    langchain,
+    llama_index,
+    openai_chat,
+    openai_responses,
+    pydantic_ai,
+    strands,
+)
 from everthread.messages.model import Message, Notes, Text, meaningful
 
 ANTHROPIC: Final = anthropic.ID
@@ -25,8 +35,12 @@ LANGCHAIN: Final = langchain.ID
 CLAUDE: Final = "claude"
 #: An event of the Google ADK, most of which hold a Content. It is only read.
 ADK: Final = "adk"
-#: A request or response of Pydantic AI. It is only read.
+#: A request or response of Pydantic AI. It is read, and written for its adapter.
 PYDANTIC_AI: Final = pydantic_ai.ID
+#: Messages of three more frameworks, read, and written for their adapters.
+STRANDS: Final = strands.ID
+LLAMA_INDEX: Final = llama_index.ID
+AGENT_FRAMEWORK: Final = agent_framework.ID
 #: A role and text, which everybody understands alike.
 PLAIN: Final = "plain"
 
@@ -38,7 +52,14 @@ _MODULES: Final[Mapping[str, ModuleType]] = {
     LANGCHAIN: langchain,
 }
 SHAPES: Final = tuple(_MODULES)
-_ONLY_READ: Final = (CLAUDE, ADK, PYDANTIC_AI)
+_FRAMEWORKS: Final[Mapping[str, ModuleType]] = {
+    STRANDS: strands,
+    LLAMA_INDEX: llama_index,
+    AGENT_FRAMEWORK: agent_framework,
+}
+_ONLY_READ: Final = (CLAUDE, ADK, PYDANTIC_AI, *_FRAMEWORKS)
+#: What messages can be written in: the shapes of requests, and those of frameworks.
+_BUILDERS: Final[Mapping[str, ModuleType]] = {**_MODULES, **_FRAMEWORKS, PYDANTIC_AI: pydantic_ai}
 
 _BLOCKS_OF: Final = {
     "tool_use": ANTHROPIC,
@@ -150,6 +171,8 @@ def parse_all(shape: str, raw: Any, index: int | None = None) -> list[Message]:
     """The canonical form of what an item of a log holds: of a framework's record none, one or several."""
     if shape == PYDANTIC_AI and isinstance(raw, Mapping):
         return pydantic_ai.parse(raw, index)
+    if shape in _FRAMEWORKS and isinstance(raw, Mapping):
+        return [_FRAMEWORKS[shape].parse(raw, index)]
     if shape == CLAUDE and isinstance(raw, Mapping):
         shape, raw = ANTHROPIC, raw.get("message")
         if not (isinstance(raw, Mapping) and raw.get("role") in ("user", "assistant")):
@@ -176,13 +199,17 @@ def parse(shape: str, raw: Any, index: int | None = None) -> Message:
 
 def render(message: Message, shape: str, notes: Notes) -> list[dict[str, Any]]:
     """What a provider takes for this message: its own value if it came from there and wasn't changed."""
-    module = _MODULES[check_shape(shape)]
     notes.index = message.index
     origin = message.origin
-    if origin is not None and origin.shape == shape and module.parse(origin.raw) == message:
+    if origin is not None and origin.shape == shape and _BUILDERS[shape].parse(origin.raw) == message:
         return [deepcopy(dict(origin.raw))]
     _note_message(message, shape, notes)
-    built: list[dict[str, Any]] = module.build(message, notes)
+    return build(message, shape, notes)
+
+
+def build(message: Message, shape: str, notes: Notes) -> list[dict[str, Any]]:
+    """What a provider or framework takes for this message, put together anew."""
+    built: list[dict[str, Any]] = _BUILDERS[shape].build(message, notes)
     return built
 
 

@@ -22,7 +22,7 @@ from everthread.sessions.lease import Holder
 from everthread.stores.contract import NO_TAGS, Backend, Line, NewEvent, Row
 from everthread.stores.salvage_source import FoundStream, LineHint, SalvageSource
 from everthread.stores.urls import open_backend, real_path, store_url, unquoted
-from everthread.threads.sync.journals import JOURNAL, LEASE, LOSSES, lost_records, shorter
+from everthread.threads.sync.journals import COMPANIONS, JOURNAL, LEASE, LOSSES, lost_records, shorter
 from everthread.threads.sync.thread import Thread
 
 # Journals of sessions in the new store: those that may lack records say so.
@@ -230,9 +230,9 @@ class _Salvage:
             space, _, kind = line.space.partition("\0")
             yield msgspec.structs.replace(
                 report,
-                name=names.get(report.name, report.name) if kind == JOURNAL else report.name,
-                namespace=space if kind == JOURNAL else report.namespace,
-                beside=kind if kind == JOURNAL else "",
+                name=names.get(report.name, report.name) if kind in COMPANIONS else report.name,
+                namespace=space if kind in COMPANIONS else report.namespace,
+                beside=kind if kind in COMPANIONS else "",
                 open_ended=uncertain and self._remains.unaccounted(line.id),
             )
 

@@ -127,7 +127,7 @@ class Indexer:
         update.gone.extend(position_key(log, position) for span in gone for position in span)
         for span in parted(wanted, held)[1]:
             for position, item in gathered.items(log, span.start, span.stop):
-                words = plain_words(item_text(item))
+                words = plain_words(item_text(item, log))
                 if words:
                     update.texts.append(Text(position_key(log, position), kind_of_log(log), words))
                 update.held[log].add(position, position)

@@ -217,7 +217,7 @@ class Indexed(_Search):
                 return None
             for _, item in gathered.items(log, position, position + 1):
                 where = {"id": item_id(item), "log": log, "index": index, "score": text.score}
-                hit = self._hit(name, text.kind, item_text(item), **where)
+                hit = self._hit(name, text.kind, item_text(item, log), **where)
                 # Without a mark it was something else that the index knew of this place.
                 return hit if hit.marks else None
         except ThreadNotFoundError:
@@ -259,7 +259,7 @@ class Scan(_Search):
                 continue
             for seen, first, last in self._unseen(found, log, state):
                 for position, item in gathered.items(log, first, last + 1):
-                    text = item_text(item)
+                    text = item_text(item, log)
                     weight = ranking.weigh(text)
                     if weight is not None:
                         index = state.index_of(position)

@@ -12,6 +12,8 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 import msgspec
 
 from everthread.errors import InvalidValueError, LimitError
+from everthread.messages.model import Message, ToolCall, Unknown
+from everthread.messages.view import readable, texts
 from everthread.sessions.sync.decisions import LOG as DECISIONS
 from everthread.sessions.tasks import TASKS
 from everthread.values import Personal
@@ -61,9 +63,24 @@ def kind_of_log(log: str) -> str:
     return {MESSAGES: "message", DECISIONS: "decision"}.get(log, "item")
 
 
-def item_text(item: Any) -> str:
-    """The words of a log item."""
+def item_text(item: Any, log: str) -> str:
+    """The words of a log item: of a message what it says, whichever framework wrote it."""
+    if log == MESSAGES and (messages := readable(item)) is not None:
+        return _joined([_message_words(message) for message in messages])
     return _joined(item)
+
+
+def _message_words(message: Message) -> list[Any]:
+    found: list[Any] = []
+    for block in message.blocks:
+        if isinstance(block, ToolCall) and block.arguments is not None:
+            # Their values; names of arguments are the tool's.
+            found += [block.name, block.arguments]
+        elif isinstance(block, Unknown):
+            found.append(block.raw)
+        else:
+            found += texts(message.with_blocks((block,)))
+    return found
 
 
 def item_id(item: Any) -> str:

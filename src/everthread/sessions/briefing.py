@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -297,7 +298,9 @@ class Readings(msgspec.Struct, frozen=True, kw_only=True):
     settled: Sequence[EffectRecord]
     effect_count: int
     errors: Sequence[ErrorRecord]
+    error_count: int
     recent: Sequence[DecisionRecord]
+    decided_count: int
     tasks: Sequence[Task]
     document: Any
     problems: Sequence[str]
@@ -331,8 +334,13 @@ def background(read: Readings, report: ResumeReport, each_max: int = EACH_MIN) -
         *finished_facts(report, read.tasks, loops, intentions),
         *exchange_facts(tail, length, read.times),
     ]
-    calls = sum(fact.kind is Kind.SETTLED for fact in everything)
-    beside = {Kind.EXCHANGE: length - len(tail), Kind.SETTLED: read.effect_count - calls}
+    counts = Counter(fact.kind for fact in everything)
+    beside = {
+        Kind.EXCHANGE: length - len(tail),
+        Kind.SETTLED: read.effect_count - counts[Kind.SETTLED],
+        Kind.FAILURE: read.error_count - counts[Kind.FAILURE],
+        Kind.DECIDED: read.decided_count - counts[Kind.DECIDED],
+    }
     facts, more = limited(everything, each_max, beside)
     return Background(
         thread=report.thread, version=report.version, now_us=report.made_us, facts=facts, more=more

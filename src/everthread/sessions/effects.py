@@ -11,8 +11,9 @@ import msgspec
 
 from everthread.arguments import check_name
 from everthread.codec.values import encode, lower
-from everthread.errors import InvalidValueError, ResultNotStoredError, UsageError
+from everthread.errors import EffectsDeniedError, InvalidValueError, ResultNotStoredError, UsageError
 from everthread.limits import DEFAULT_LIMITS
+from everthread.process import Place, here, is_gone
 from everthread.sessions.records import EffectRecord, effect_of
 from everthread.values import Erased, Personal, Tagged
 
@@ -37,6 +38,25 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     at_us: int
     error: str | None = None
+    #: In a run that several processes share: which of them calls it, and in which attempt of which step.
+    place: Place | None = None
+    step: tuple[str, int] | None = None
+
+
+#: The intents whose functions are being called in this process just now, by id.
+calling: set[str] = set()
+
+
+def may_be_called_now(intent: Intent, now_us: int, ttl_us: int) -> bool:
+    """Whether a process that shares the run of an intent may be in the middle of it."""
+    place, mine = intent.place, here()
+    if place is None or intent.error is not None:
+        return False
+    if place == mine:
+        return intent.id in calling
+    if place.machine and place.machine == mine.machine:
+        return not is_gone(place)
+    return abs(now_us - intent.at_us) < ttl_us
 
 
 def without_record(key: str) -> EffectRecord:
@@ -134,6 +154,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     retry_on: tuple[type[BaseException], ...]
     name: str
     print: str
+    #: The attempt of the step that calls it.
+    step: tuple[str, int] | None = None
 
 
 def make_call(
@@ -143,6 +165,7 @@ def make_call(
     kwargs: dict[str, Any],
     verify: Callable[..., Any] | None,
     retry_on: Any,
+    step: tuple[str, int] | None = None,
 ) -> Call:
     """Raises :class:`UsageError` for what can't be called."""
     check_name(key, "the key of an effect")
@@ -160,6 +183,7 @@ def make_call(
         retry_on=kinds,
         name=name_of(fn),
         print=fingerprint(fn, args, kwargs),
+        step=step,
     )
 
 
@@ -170,4 +194,14 @@ def not_stored(key: str, kind: str, result: Any) -> ResultNotStoredError:
         "let the function return plain data, or register() the type",
         key=key,
         result=result,
+    )
+
+
+def denied_in(thread: str, key: str) -> EffectsDeniedError:
+    """What is raised for an effect in a fork that makes none."""
+    return EffectsDeniedError(
+        f'the effect {key!r} was not called: {thread!r} is a fork for trying things out (effects="deny"), '
+        "or a fork of one; call it in the thread that this was forked from",
+        key=key,
+        thread=thread,
     )

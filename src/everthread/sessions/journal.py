@@ -35,6 +35,8 @@ OPEN: Final = "open"
 CHILDREN: Final = "children"
 CHILD_USAGE: Final = "child_usage"
 CHILD_TURNS: Final = "child_turns"
+#: How many notes of what was done about an error the log of errors holds.
+HANDLED: Final = "handled"
 
 # Logs.
 RUN_LOG: Final = "runs"

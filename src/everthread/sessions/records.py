@@ -103,8 +103,9 @@ class EffectRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision, written before it was acted upon. ``outcome`` is ``None`` until one was recorded. It is
-    ``personal`` if a part of it was sealed as somebody's."""
+    """A decision, written before it was acted upon: by which ``agent``, and ``after`` which message (its id).
+    ``outcome`` is ``None`` until one was recorded. It is ``personal`` if a part of it was sealed as
+    somebody's."""
 
     id: str
     decision: str
@@ -113,6 +114,8 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     rejected: tuple[str, ...] = ()
     at_us: int = 0
     run: str = ""
+    agent: str | None = None
+    after: Any = None
     outcome: Any = None
     failed: bool = False
     outcome_us: int | None = None
@@ -253,6 +256,8 @@ def decision_of(stored: Mapping[str, Any], outcome: Mapping[str, Any] | None = N
         rejected=tuple(revealed(option) or "" for option in options),
         at_us=_whole(stored, "at_us"),
         run=_text(stored, "run"),
+        agent=_text_or_none(stored, "agent"),
+        after=stored.get("after"),
         outcome=None if outcome is None else outcome.get("outcome"),
         failed=outcome is not None and bool(outcome.get("failed")),
         outcome_us=None if outcome is None else _whole(outcome, "at_us"),

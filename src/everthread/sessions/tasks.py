@@ -39,18 +39,25 @@ def own_part(state: Any) -> Any:
 
 
 def slice_of(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Tasks and custom state of a plain document."""
-    return {name: value for name, value in document.items() if name != OWN and name not in WORKING | RUNTIME}
+    """Tasks and custom state of a plain document. Tasks are pairs of id and fields, with edges of both
+    sides."""
+    found = {name: value for name, value in document.items() if name != OWN and name not in WORKING | RUNTIME}
+    if isinstance(found.get(TASKS), Mapping):
+        found[TASKS] = task_pairs(found[TASKS])
+    return found
 
 
 def custom_part(update: Mapping[str, Any]) -> dict[str, Any]:
-    """What an update assigns besides tasks. Raises where it would reach into what has its own calls."""
-    custom = {name: value for name, value in update.items() if name != TASKS and name not in RUNTIME}
+    """What an update assigns. Raises where it would reach into what has its own calls, and for tasks that
+    make no sense."""
+    custom = {name: value for name, value in update.items() if name not in RUNTIME}
     for name in custom:
         if name == OWN or name in WORKING:
             raise InvalidValueError(
                 f"{name!r} isn't custom state; change it through the session's own calls", path=str(name)
             )
+    if TASKS in custom:
+        custom[TASKS] = checked_map(custom[TASKS])
     return custom
 
 
@@ -247,38 +254,64 @@ class TaskGraph:
 
 
 def checked_map(given: Any) -> dict[str, dict[str, Any]]:
-    """A map of tasks as a caller hands it in, made whole: edges from both sides in one, no circles."""
-    if not isinstance(given, Mapping) or not all(
-        isinstance(id_, str) and isinstance(task, Mapping) for id_, task in given.items()
-    ):
-        raise InvalidValueError("tasks are a dictionary: id → fields of the task", path=TASKS)
-    tasks = {id_: {**task, "blocked_by": list(task.get("blocked_by") or ())} for id_, task in given.items()}
+    """Tasks as a caller hands them in, pairs of id and fields or a dictionary of these, made whole: edges
+    from both sides in one, no circles. Edges to tasks that aren't there are kept."""
+    tasks = {id_: {**task, "blocked_by": _ids(id_, task, "blocked_by")} for id_, task in _pairs(given)}
     for id_, task in tasks.items():
         task["subject"] = text(task.get("subject", ""), f"{TASKS}.{id_}.subject")
-        for other in task.pop("blocks", None) or ():
-            if other in tasks and id_ not in tasks[other]["blocked_by"]:
+        if task.setdefault("status", "pending") not in STATUSES:
+            raise InvalidValueError(
+                f"a task is {', '.join(STATUSES)}, not {task['status']!r}", path=f"{TASKS}.{id_}.status"
+            )
+        unknown = []
+        for other in _ids(id_, task, "blocks"):
+            if other not in tasks:
+                unknown.append(other)
+            elif id_ not in tasks[other]["blocked_by"]:
                 tasks[other]["blocked_by"].append(id_)
+        task.pop("blocks", None)
+        if unknown:
+            task["blocks"] = unknown
     graph = TaskGraph(tasks)
-    for id_, task in tasks.items():
-        task["blocked_by"] = graph.blockers(id_)
-        graph.wiring(id_, task["blocked_by"], None)
+    for id_ in tasks:
+        graph.wiring(id_, graph.blockers(id_), None)
     return tasks
 
 
-def with_both_sides(plain: dict[str, Any]) -> dict[str, Any]:
-    """A slice whose tasks say what they block, too."""
-    if not isinstance(plain.get(TASKS), Mapping):
-        return plain
-    graph = TaskGraph(plain[TASKS])
-    tasks = {
-        task.id: {
-            **plain[TASKS][task.id],
-            "blocked_by": list(task.blocked_by),
-            "blocks": list(task.blocks),
-        }
-        for task in graph.all()
-    }
-    return {**plain, TASKS: tasks}
+def _pairs(given: Any) -> list[tuple[str, Mapping[str, Any]]]:
+    pairs = list(given.items()) if isinstance(given, Mapping) else given
+    sound = isinstance(pairs, list | tuple) and all(
+        isinstance(pair, list | tuple)
+        and len(pair) == 2
+        and isinstance(pair[0], str)
+        and isinstance(pair[1], Mapping)
+        for pair in pairs
+    )
+    if not sound or len({pair[0] for pair in pairs}) < len(pairs):
+        raise InvalidValueError("tasks are pairs of id and fields, each id once", path=TASKS)
+    return [(pair[0], pair[1]) for pair in pairs]
+
+
+def _ids(id_: str, task: Mapping[str, Any], side: str) -> list[str]:
+    found = task.get(side) or ()
+    if not isinstance(found, list | tuple) or not all(isinstance(other, str) for other in found):
+        raise InvalidValueError(f"{side} is a list of task ids", path=f"{TASKS}.{id_}.{side}")
+    return list(dict.fromkeys(found))
+
+
+def task_pairs(stored: Mapping[str, Any]) -> list[list[Any]]:
+    """The tasks of a plain document as pairs of id and fields, which say what they block, too."""
+    graph = TaskGraph(stored)
+    pairs = []
+    for task in graph.all():
+        fields = dict(stored[task.id])
+        waits, known = fields.get("blocked_by"), fields.get("blocks")
+        # Edges to tasks that aren't there count for nothing, and are kept.
+        fields["blocked_by"] = list(waits) if isinstance(waits, list | tuple) else []
+        elsewhere = [other for other in known if other not in stored] if isinstance(known, list) else []
+        fields["blocks"] = [*task.blocks, *elsewhere]
+        pairs.append([task.id, fields])
+    return pairs
 
 
 def _words(stored: Any) -> Any:

@@ -245,7 +245,8 @@ class MemoryCells:
     """The half of the memory store that isn't about lines, and what both halves share."""
 
     def __init__(self) -> None:
-        self._lock = process.fork_rlock(steady=True)
+        self._lock = process.ProcessLock()
+        self._generation = process.generation
         self._closed = False
         self._sealed = MemorySealed()
         self._cells: dict[tuple[str, str], Cell] = {}
@@ -254,6 +255,7 @@ class MemoryCells:
         self._streams: dict[tuple[str, str], _Stream] = {}
 
     def _check(self) -> None:
+        process.check_not_forked(self._generation)
         if self._closed:
             raise StoreClosedError("this store is closed; open it again")
 

@@ -50,6 +50,7 @@ from everthread.testing.rules.locks import LockRules
 from everthread.testing.rules.logs import LogRules
 from everthread.testing.rules.people import ErasedPeopleRules, ErasureRules
 from everthread.testing.rules.processes import ProcessRules
+from everthread.testing.rules.runs import MergedEffectRules, RunRules
 from everthread.testing.rules.steps import StepRules
 from everthread.testing.rules.store import HandleRules, NameRules, WatchRules, WholeStoreRules
 
@@ -66,6 +67,8 @@ class ConformanceSuite(
     MergeRules,
     StepRules,
     LockRules,
+    RunRules,
+    MergedEffectRules,
     DeletionRules,
     NameRules,
     WholeStoreRules,

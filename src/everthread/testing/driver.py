@@ -432,6 +432,10 @@ class DrivenMessages(DrivenLogView):
         method = getattr(self._real, name)
         return lambda *args, **options: run(method(*args, **options))
 
+    def slice(self) -> dict[str, Any]:
+        told: dict[str, Any] = self._real.slice()
+        return told
+
     def append(self, item: Any, shape: str | None = None) -> Any:
         return run(self._real.append(item, shape))
 
@@ -459,6 +463,9 @@ class DrivenStep(Driven):
     @result.setter
     def result(self, value: Any) -> None:
         self._real.result = value
+
+    def call(self, key: str, fn: Any, /, *args: Any, verify: Any = None, **options: Any) -> Any:
+        return run(self._real.call(key, _outside(fn), *args, verify=_outside(verify), **options))
 
     def __enter__(self) -> DrivenStep:
         run(self._real.__aenter__())

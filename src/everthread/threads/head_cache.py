@@ -6,15 +6,13 @@ line's whole past: a head can be missing, it can't be wrong.
 
 from __future__ import annotations
 
-import os
-import threading
-import weakref
 from bisect import bisect_left
 from collections import OrderedDict
 from typing import Any
 
 import msgspec
 
+from everthread import process
 from everthread.codec import records
 from everthread.codec.records import Change, array, item_print, join_run
 from everthread.codec.values import decode, encode_stored
@@ -348,8 +346,7 @@ class HeadCache:
     """The slots of one store, least recently used first out. Safe between threads."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
-        _EVERY.add(self)
+        self._lock = process.ProcessLock()
         self._slots: OrderedDict[bytes, Slot] = OrderedDict()
         #: The one asked for last, with its line.
         self._last: tuple[bytes, Slot] = b"", NO_SLOT
@@ -404,19 +401,6 @@ class HeadCache:
                 slot.forget()
             self._slots.clear()
             self._last = b"", NO_SLOT
-
-
-#: All of this process, so that a child made by fork(2) can renew their locks: another thread of the parent
-#: may have held one at that moment, and doesn't exist in the child.
-_EVERY: weakref.WeakSet[HeadCache] = weakref.WeakSet()
-
-
-def _renew_locks() -> None:
-    for heads in _EVERY:
-        heads._lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_renew_locks)
 
 
 # ── blocks of log items ──

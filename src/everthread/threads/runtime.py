@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from itertools import count
 
-from everthread import process
 from everthread.codec.records import fingerprint
 
 #: Ids are made so many at a time: code that runs right after a sync is slow the first time only.
@@ -21,7 +20,7 @@ def _now_us() -> int:
 class Runtime:
     """What a store takes from the world besides its disk."""
 
-    __slots__ = ("_blocks", "_generation", "_prefix", "_ready", "now_us", "random_bytes")
+    __slots__ = ("_blocks", "_prefix", "_ready", "now_us", "random_bytes")
 
     def __init__(
         self,
@@ -30,7 +29,6 @@ class Runtime:
     ) -> None:
         self.now_us = now_us
         self.random_bytes = random_bytes
-        self._generation = -1
         self._prefix = ""
         self._blocks = count()
         self._ready: list[tuple[str, bytes]] = []
@@ -40,11 +38,8 @@ class Runtime:
 
         A random beginning, then a counter: as unique as random bytes all through, and it compresses.
         """
-        if self._generation != process.generation:
-            # Also after fork(2): parent and child must not hand out the same ids.
-            self._ready, self._blocks = [], count()
+        if not self._prefix:
             self._prefix = self.random_bytes(10).hex()
-            self._generation = process.generation
         try:
             return self._ready.pop()
         except IndexError:

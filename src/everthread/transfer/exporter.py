@@ -46,6 +46,9 @@ _GONE = "\0gone\0"
 #: Named after the keys of persons: under another name nobody would find these.
 USERS = "\0users"
 JOURNALS = "\0journal"
+INBOXES = "\0inbox"
+#: What is called after the uid of its thread.
+COMPANIONS = (JOURNALS, INBOXES)
 #: When persons are to be erased: each store's own, and those that came to it.
 LIFETIMES = "\0lifetimes"
 #: Cells that hold facts which last; leases and heartbeats speak of processes here and now, and what

@@ -63,7 +63,7 @@ from everthread.threads.sync.core import Core
 from everthread.transfer import exporter
 from everthread.transfer.archive_file import ArchiveReader
 from everthread.transfer.exporter import REMEMBERED, Exporter, last_seq
-from everthread.transfer.report import JOURNAL, PERSON, ImportReport, shown
+from everthread.transfer.report import INBOX, JOURNAL, PERSON, ImportReport, shown
 from everthread.transfer.thread_writer import DELETED_HERE, IncomingValues, Origin, ThreadWriter
 
 #: What holds the place of events that were deleted, for the moment that it takes to delete it as well.
@@ -392,7 +392,7 @@ class Importer:
     def _belongs_to_left_out(self, entry: LineEntry) -> bool:
         """Whether it is a fork or the journal of something that is left out; then it is as well. A fork that
         is here goes on: it has all that it needs."""
-        journal = entry.space.endswith(exporter.JOURNALS) and exporter.uid_of(entry.name) in self._left_out
+        journal = entry.space.endswith(exporter.COMPANIONS) and exporter.uid_of(entry.name) in self._left_out
         if entry.parent_uid in self._left_out:
             if not journal and self._backend.line_by_uid(entry.uid) is not None:
                 return False
@@ -405,7 +405,7 @@ class Importer:
 
     def _leave_out(self, space: str, name: str, called: str, why: str) -> None:
         """Tell of what is left out; of a journal only if its thread isn't, which may come later."""
-        if space.endswith(exporter.JOURNALS):
+        if space.endswith(exporter.COMPANIONS):
             self._journals_out[exporter.uid_of(name)] = why
         else:
             self.skipped[called] = why
@@ -415,10 +415,11 @@ class Importer:
         if space.endswith(exporter.USERS):
             # Whose key it is only the keyring could tell, and only who knows the name could ask.
             return f"{PERSON} (key {name})"
-        if not space.endswith(exporter.JOURNALS):
+        if not space.endswith(exporter.COMPANIONS):
             return name
+        kind = INBOX if space.endswith(exporter.INBOXES) else JOURNAL
         owner = self._backend.line_by_uid(exporter.uid_of(name))
-        return f"{JOURNAL} {owner.name!r}" if owner is not None else f"{JOURNAL} the thread {name}"
+        return f"{kind} {owner.name!r}" if owner is not None else f"{kind} the thread {name}"
 
     def _begin(self, entry: LineEntry, line: Line, found: Line | None) -> None:
         if entry.deleted and not line.deleted and exporter.is_gone(line.space):

@@ -10,6 +10,7 @@ from everthread.maintenance.key_needs import BRING, KeyNeeds
 #: What stands beside threads has no name that anybody knows: it is told of in words, which begin like this.
 PERSON = "the user data of a person"
 JOURNAL = "the journal of"
+INBOX = "the inbox of"
 
 
 class ExportReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +72,7 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def shown(name: str) -> str:
     """What was left out, as it stands in a sentence: names in quotes."""
-    return name if name.startswith((f"{PERSON} (", f"{JOURNAL} ")) else repr(name)
+    return name if name.startswith((f"{PERSON} (", f"{JOURNAL} ", f"{INBOX} ")) else repr(name)
 
 
 def told(report: ExportReport | ImportReport) -> str:

@@ -15,7 +15,6 @@ from typing import Any, Generic, Protocol, TypeVar, overload
 
 import msgspec
 
-from everthread import process
 from everthread.arguments import check_name
 from everthread.errors import InvalidValueError
 from everthread.values import Erased
@@ -85,7 +84,7 @@ _BUILT_IN: dict[str, Verifier] = {
 }
 _registered: dict[str, Registered] = {}
 _callbacks: OrderedDict[str, Registered] = OrderedDict()
-_lock = process.fork_lock()
+_lock = threading.Lock()
 
 
 @overload

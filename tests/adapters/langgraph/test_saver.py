@@ -109,7 +109,7 @@ class World:
         if name == "text":
             return self.text(9000)
         if name == "tree":
-            return {self.text(): [{"id": self.text(), "n": rng.randint(0, 3)} for _ in range(3)], "t": (1, 2)}
+            return {self.text(): [{"id": self.text(), "n": rng.randint(0, 3)} for _ in range(3)], "t": [1, 2]}
         return rng.choice(
             [
                 Note("x"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -274,3 +275,31 @@ def test_in_a_graph_of_either_colour(url: str, opening: Callable[..., Any]) -> N
 async def _each(memories: EverthreadStore) -> Any:
     for item in await memories.asearch(("notes",)):
         yield item
+
+
+def test_it_is_set_up_and_swept_as_langgraphs_own_stores(tmp_path: Path) -> None:
+    with everthread.open(f"sqlite:///{tmp_path}/agent.db") as store:
+        items = EverthreadStore(store, ttl={"default_ttl": 0.0001, "sweep_interval_minutes": 0.0001})  # type: ignore[typeddict-item]
+        items.setup()
+        asyncio.run(items.asetup())
+        items.put(("a",), "k", {"x": 1})
+        swept = threading.Event()
+        sweep = items.sweep
+
+        def watched() -> int:
+            count = sweep()
+            if count:
+                swept.set()
+            return count
+
+        items.sweep = watched  # type: ignore[method-assign]
+        future = items.start_ttl_sweeper()
+        assert items.start_ttl_sweeper() is future
+        assert swept.wait(60)
+        assert items.stop_ttl_sweeper()
+        assert future.result(60) is None
+        assert items.sweep_ttl() == 0
+        cancelled = items.start_ttl_sweeper()
+        assert cancelled.cancel()
+        assert items.stop_ttl_sweeper()
+        assert EverthreadStore(store).start_ttl_sweeper().done()

@@ -91,7 +91,7 @@ def test_long_values_are_cut() -> None:
         ),
         (
             {"shape": "langchain", "message": {"type": "human", "data": {"content": "pay"}}},
-            ("human", "pay"),
+            ("user", "pay"),
         ),
         (
             {"type": "ai", "data": {"content": "", "tool_calls": [{"name": "pay", "args": {"n": 0}}]}},

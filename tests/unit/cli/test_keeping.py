@@ -18,7 +18,7 @@ import pytest
 import everthread
 from everthread import process
 from everthread.maintenance import unfinished
-from everthread.redaction.redact import Intention
+from everthread.redaction.redact import RedactionRequest
 from everthread.stores.contract import ErasedKey
 from tests.unit.cli.calling import Committer, Program, here
 
@@ -192,7 +192,7 @@ def test_who_only_looks_leaves_what_is_unfinished(program: Program, tmp_path: Pa
         if left == "erasure":
             core.backend.note_erasures([ErasedKey(key_id=key_id, phase=1, erasure=b"e" * 16)])
         elif left == "redaction":
-            intention = Intention("0" * 16, "sk-live", "[redacted]", "")
+            intention = RedactionRequest("0" * 16, "sk-live", "[redacted]", "")
             begun = msgspec.structs.replace(
                 unfinished.work(core, unfinished.REDACTION, note=intention.pack()), who=GONE
             )

@@ -103,7 +103,7 @@ def test_status_of_sessions_loads_little_more(program: Program, store: everthrea
     modules = loaded(program, "status")
     assert {name for name in modules if name.startswith("everthread.sessions.")} == {
         f"everthread.sessions.{each}" for each in ("journal", "lease", "records", "usage")
-    }
+    } | {f"everthread.sessions.{each}" for each in ("sync", "sync.journal", "sync.lease", "sync.logs")}
     assert modules.isdisjoint(STATUS_STAYS_OUT), sorted(modules & set(STATUS_STAYS_OUT))
     assert not [name for name in heavy(modules) if not name.startswith("everthread.sessions")]
 

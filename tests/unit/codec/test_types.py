@@ -329,7 +329,17 @@ def test_what_can_not_be_registered(call: Callable[[], Any]) -> None:
         lower(Point(1))
 
 
-@pytest.mark.parametrize("value", [Point(1), Colour.RED, Level.LOW, Word.A, Pair(1), Row(1)], ids=repr)
+def test_a_member_of_an_enum_of_texts_is_its_text() -> None:
+    class Mood(str, enum.Enum):  # noqa: UP042 - as it is written where older Pythons are served
+        GOOD = "good"
+
+    for value, text in ((Word.A, "a"), (Mood.GOOD, "good")):
+        lowered = lower({"x": [value], value: 1})
+        assert lowered == {"x": [text], text: 1}
+        assert type(lowered["x"][0]) is str
+
+
+@pytest.mark.parametrize("value", [Point(1), Colour.RED, Level.LOW, Pair(1), Row(1)], ids=repr)
 def test_an_unregistered_class_is_refused_with_advice(value: Any) -> None:
     with pytest.raises(InvalidValueError, match=rf"everthread\.register\({type(value).__name__}\)") as caught:
         lower({"a": [0, value]})

@@ -297,6 +297,20 @@ def test_increments_add_up() -> None:
     assert merged({"n": 1.5}, {"n": 2.0}, {"n": 10}, increments={("n",): 0.5}) == {"n": 10.5}
 
 
+def test_first_increments_add_up() -> None:
+    assert merged({}, {"n": 1}, {"n": 1}, increments={("n",): 1}) == {"n": 2}
+    assert merged({}, {"d": {"n": 1}}, {"d": {"n": 1}}, increments={("d", "n"): 1}) == {"d": {"n": 2}}
+    assert merged({}, {"n": 2}, {}, increments={("n",): 2}) == {"n": 2}
+    # Ours has set it to 5 before: whether theirs is that 5 as well can't be told.
+    assert conflicts({}, {"n": 6}, {"n": 9}, increments={("n",): 1}) == [("n", ABSENT, 6, 9)]
+
+
+def test_an_increment_is_taken_back_from_a_number_that_went_on() -> None:
+    """As redoing a step does: ours is the state before the increment, theirs what became of it since."""
+    assert merged({"n": 1}, {}, {"n": 3}, increments={("n",): -1}) == {"n": 2}
+    assert merged({"n": 1}, {}, {"n": 1}, increments={("n",): -1}) == {}
+
+
 def test_increments_inside_list_items_go_by_the_index_in_ours() -> None:
     base = {"l": [{"id": 1, "n": 0}, {"id": 2, "n": 0}]}
     ours = {"l": [{"id": 2, "n": 3}]}

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import signal
 import threading
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 import pytest
 
 import everthread
-from everthread import process, verifiers
+from everthread import process
 from everthread.adapters.langgraph.sync.lane import Lanes
 from everthread.errors import StoreClosedError
 from everthread.sessions.sync.effects import Claim, Claims
 from everthread.store_async import WorkerStore
 from everthread.stores.memory import MemoryBackend
-from everthread.verifiers import registry
+from everthread.threads.head_cache import HeadCache
 
 #: Longer than any of these takes; a child that hangs is ended then.
 PATIENCE_S = 20.0
@@ -73,6 +72,11 @@ def held(lock: Any, for_s: float | None = None) -> Any:
         thread.join()
 
 
+def refused_beside(parent: int) -> AbstractContextManager[Any]:
+    """What a child gets; its parent goes on."""
+    return nullcontext() if os.getpid() == parent else pytest.raises(StoreClosedError, match="open it again")
+
+
 def worker_store() -> tuple[Any, Callable[[], Any]]:
     made = WorkerStore(lambda: everthread.open("memory:"))
 
@@ -98,11 +102,14 @@ def session() -> tuple[Any, Callable[[], Any]]:
 def working_state() -> tuple[Any, Callable[[], Any]]:
     made = everthread.WorkingState(store=everthread.open("memory:", durability="process"), thread="bot")
     made.add_todo("count")
-    return made._backing.lock, lambda: made.add_todo("count again")
+    parent = os.getpid()
 
+    def use() -> None:
+        made.add_todo("count again")
+        with refused_beside(parent):
+            made.save()
 
-def verifier() -> tuple[Any, Callable[[], Any]]:
-    return registry._lock, lambda: verifiers.register("test_process", lambda value: True)
+    return made._backing.lock, use
 
 
 def lanes() -> tuple[Any, Callable[[], Any]]:
@@ -120,10 +127,35 @@ def lanes() -> tuple[Any, Callable[[], Any]]:
     return made._lock, use
 
 
+def memory_store() -> tuple[Any, Callable[[], Any]]:
+    store = everthread.open("memory:", durability="process")
+
+    parent = os.getpid()
+
+    def commit() -> None:
+        with (
+            nullcontext() if os.getpid() == parent else pytest.raises(StoreClosedError, match="open it again")
+        ):
+            thread = store.thread("bot")
+            thread.state["n"] = 1
+            thread.commit()
+
+    commit()
+    assert isinstance(store.core.backend, MemoryBackend)
+    return store.core.backend._lock, commit
+
+
+def heads() -> tuple[Any, Callable[[], Any]]:
+    made = HeadCache()
+    return made._lock, lambda: made.slot(b"line")
+
+
 @pytest.mark.parametrize(
-    "make", [worker_store, claims, session, working_state, verifier, lanes], ids=lambda f: f.__name__
+    "make",
+    [worker_store, claims, session, working_state, lanes, memory_store, heads],
+    ids=lambda f: f.__name__,
 )
-def test_a_child_finds_the_lock_free(make: Callable[[], tuple[Any, Callable[[], Any]]]) -> None:
+def test_a_child_waits_for_no_lock_of_its_parent(make: Callable[[], tuple[Any, Callable[[], Any]]]) -> None:
     lock, use = make()
     with held(lock):
         in_child(use)
@@ -131,94 +163,13 @@ def test_a_child_finds_the_lock_free(make: Callable[[], tuple[Any, Callable[[], 
     use()
 
 
-def memory_store() -> tuple[Any, Callable[[], Any]]:
-    store = everthread.open("memory:", durability="process")
+def test_a_thread_that_forks_while_it_has_a_lock_gives_it_back_in_the_parent() -> None:
+    lock = process.ProcessLock()
 
-    def commit() -> None:
-        thread = store.thread("bot")
-        thread.state["n"] = os.getpid()
-        thread.commit()
+    def leave() -> None:
+        lock.__exit__()
 
-    commit()
-    assert isinstance(store.core.backend, MemoryBackend)
-    return store.core.backend._lock, commit
-
-
-@pytest.mark.parametrize("make", [memory_store], ids=lambda f: f.__name__)
-@pytest.mark.parametrize("for_s", [0.05, None], ids=["for a moment", "too long"])
-def test_what_is_in_memory(make: Callable[[], tuple[Any, Callable[[], Any]]], for_s: float | None) -> None:
-    lock, use = make()
-    with held(lock, for_s):
-        in_child(use)
-    use()
-
-
-def test_a_fork_waits_for_a_change_under_way() -> None:
-    lock = process.fork_rlock(steady=True)
-    halves = [0, 0]
-    begun = threading.Event()
-
-    def change() -> None:
-        with lock:
-            halves[0] += 1
-            begun.set()
-            time.sleep(0.1)
-            halves[1] += 1
-
-    thread = threading.Thread(target=change)
-    thread.start()
-    begun.wait()
-
-    def check() -> None:
-        assert halves == [1, 1]
-
-    in_child(check)
-    thread.join()
-
-
-def test_a_thread_that_forks_while_it_has_a_lock_gives_it_back_on_both_sides() -> None:
-    for lock in (process.fork_rlock(), process.fork_rlock(steady=True)):
-
-        def free(lock: Any = lock) -> None:
-            lock.release()
-            with held(lock):
-                assert not lock._is_owned()
-
-        lock.acquire()
-        in_child(free)
-        free()
-
-
-def test_forks_of_many_threads_at_once() -> None:
-    locks = [process.fork_rlock(steady=True) for _ in range(3)]
-
-    def work() -> None:
-        for lock in locks:
-            assert lock.acquire(timeout=PATIENCE_S)
-
-    failed: list[BaseException] = []
-
-    def fork() -> None:
-        try:
-            for _ in range(5):
-                in_child(work)
-        except BaseException as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=fork) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed
-    work()
-
-
-def test_locks_that_nobody_has_any_more_are_forgotten() -> None:
-    gc.collect()
-    before = len(process._locks)
-    made = [process.fork_lock() for _ in range(100)]
-    assert len(process._locks) == before + 100
-    del made
-    gc.collect()
-    assert len(process._locks) <= before
+    with lock:
+        in_child(leave)
+    with held(lock):
+        pass

@@ -42,9 +42,10 @@ def test_the_system_prompt_is_never_appended_again(store: Store) -> None:
     assert store.thread("s").head is None
     with store.session("s", system="be brief"):
         pass
-    with store.session("s", system="be long"):
-        pass
-    with store.session("fork", mode="fork", source="s", system="be long") as session:
+    for options in ({}, {"mode": "fork", "source": "s"}):
+        with pytest.raises(InvalidStateError, match="replace_system"):
+            store.session("fork" if options else "s", system="be long", **options)
+    with store.session("fork", mode="fork", source="s", system="be brief") as session:
         assert [message["content"] for message in session.messages] == ["be brief"]
 
 

@@ -13,11 +13,11 @@ import pytest
 import everthread
 from everthread import MissingDependencyError
 from everthread.stores import urls
-from everthread.stores.colours import AsyncGate, Gate
 from everthread.stores.contract import Backend
 from everthread.stores.memory import MemoryBackend
 from everthread.stores.offloaded import Offloaded
 from everthread.stores.urls import Network
+from everthread.stores.valkey.aio.client import _Gate as AsyncGate
 from everthread.testing.faults import wrap_every_backend, wrapped
 
 
@@ -87,27 +87,18 @@ def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         asyncio.run(main())
 
 
-def test_a_gate_lets_so_many_through() -> None:
-    gate = Gate(2)
-    assert gate.enter(0)
-    assert gate.enter(0)
-    assert not gate.enter(0.001)
-    gate.leave()
-    assert gate.enter(0)
-
-
 def test_an_async_gate_serves_tasks_of_several_loops_in_turn() -> None:
     gate = AsyncGate(1)
     inside: list[int] = []
     most: list[int] = []
 
     async def one(number: int) -> None:
-        assert await gate.enter(60)
+        assert await gate.acquire(60)
         inside.append(number)
         most.append(len(inside))
         await asyncio.sleep(0)
         inside.remove(number)
-        gate.leave()
+        gate.release()
 
     async def many(base: int) -> None:
         await asyncio.gather(*(one(base + number) for number in range(50)))
@@ -130,11 +121,11 @@ def test_a_place_is_never_lost_to_a_cancellation(seed_: int) -> None:
     gate = AsyncGate(1)
 
     async def one() -> None:
-        if await gate.enter(draw.choice((0.0, 0.0001, 60))):
+        if await gate.acquire(draw.choice((0.0, 0.0001, 60))):
             try:
                 await asyncio.sleep(0)
             finally:
-                gate.leave()
+                gate.release()
 
     async def main() -> None:
         tasks = [asyncio.create_task(one()) for _ in range(40)]

@@ -184,3 +184,41 @@ def test_only_ints_and_floats_are_added_up(wrong: Any) -> None:
     with pytest.raises(InvalidValueError):
         document.root["d"].increment("missing", wrong)
     assert not document.dirty
+
+
+def test_an_increment_that_brought_its_key_replays_where_the_key_stands() -> None:
+    before: dict[str, Any] = {"a": 1}
+    document = make(before)
+    state = document.root
+    state.increment("n", 0)
+    assert document.take_ops() == [(ADD, ("n",), 0)]
+    state.increment("n", 2)
+    state["later"] = 1
+    state.increment("n", -2)
+    assert list(state) == ["a", "n", "later"]
+    check_replay(before, document)
+    state["n"] = "text"
+    assert document.take_ops() == [(SET, ("n",), "text"), (SET, ("later",), 1)]
+    check_replay(before, document)
+    del state["n"], state["later"]
+    assert not document.dirty
+
+
+def test_increments_count_inside_of_dictionaries_that_are_new_alone() -> None:
+    document = make({"old": {"n": 5}, "kept": {"n": 5}})
+    state = document.root
+    state.setdefault("new", {}).increment("n", 2)
+    state.setdefault("deep", {})["er"] = {}
+    state["deep"]["er"].increment("n", 3)
+    state["old"] = {}
+    state["old"].increment("n")
+    state["kept"].increment("n")
+    assert document.increments() == {("new", "n"): 2, ("deep", "er", "n"): 3, ("kept", "n"): 1}
+    check_replay({"old": {"n": 5}, "kept": {"n": 5}}, document)
+
+
+def test_a_first_increment_beyond_64_bits_is_an_assignment() -> None:
+    document = make({})
+    assert document.root.increment("n", 2**70) == 2**70
+    assert document.increments() == {}
+    assert [op[0] for op in document.take_ops()] == [SET]

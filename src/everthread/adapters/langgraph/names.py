@@ -90,11 +90,13 @@ NOTE: Final = "langgraph"
 
 class Place(NamedTuple):
     """Where a thread stands: on which checkpoint exactly (``None``: on none), which one is the latest, and
-    whether ids came in another order than they sort."""
+    whether ids came in another order than they sort. ``beneath``: the checkpoint that others have written on
+    top of since; what they wrote belongs to it."""
 
     standing: str | None
     latest: str | None
     mixed: bool = False
+    beneath: str | None = None
 
 
 NOWHERE: Final = Place(None, None)
@@ -104,6 +106,39 @@ def note_of(version: Version) -> dict[str, Any] | None:
     """The note of a version, if it has one."""
     note = version.metadata.get(NOTE)
     return note if type(note) is dict else None
+
+
+# A thread that another framework began has no checkpoint to go on from. What it wrote is one all the same:
+# its id tells when that was, so that later ones sort after it, and which version it is.
+
+_EPOCH_100NS: Final = 0x01B21DD213814000
+_MARK: Final = 0x3E7E
+
+
+def origin_id(version: Version) -> str:
+    """The id of the checkpoint that a version of another framework is taken for."""
+    ticks = version.at_us * 10 + _EPOCH_100NS
+    high, low = ticks >> 12, ticks & 0xFFF
+    return (
+        f"{high >> 16:08x}-{high & 0xFFFF:04x}-{0x6000 | low:04x}-{0x8000 | _MARK:04x}-"
+        f"{version.seq & 0xFFFFFFFFFFFF:012x}"
+    )
+
+
+def origin_seq(checkpoint_id: str) -> int | None:
+    """Which version such an id is of; ``None`` for any other id."""
+    parts = checkpoint_id.split("-")
+    if len(parts) != 5 or parts[3] != f"{0x8000 | _MARK:04x}" or len(parts[4]) != 12:
+        return None
+    try:
+        return int(parts[4], 16)
+    except ValueError:
+        return None
+
+
+def id_of(version: Version) -> str:
+    """The id of the checkpoint that a version is."""
+    return version.key if version.key is not None and note_of(version) is not None else origin_id(version)
 
 
 def checkpoint_note(

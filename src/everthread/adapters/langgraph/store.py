@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 
 from langgraph.store.base import (
     BaseStore,
@@ -20,9 +23,48 @@ from langgraph.store.base import (
 from everthread.adapters.langgraph.aio.items import PREFIX, AsyncItems
 from everthread.adapters.langgraph.memories import pack_vector
 from everthread.adapters.langgraph.sync.items import Items
-from everthread.errors import UsageError
+from everthread.errors import EverthreadError, StoreClosedError, UsageError
 from everthread.store import Store
 from everthread.store_async import AsyncStore
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class _Sweeper:
+    """Calls a function again and again until it is stopped, or its future is cancelled."""
+
+    def __init__(self, sweep: Callable[[], int], interval_s: float) -> None:
+        self._sweep = sweep
+        self._interval_s = interval_s
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True, name="everthread-ttl")
+        self.future: Future[None] = Future()
+        self.future.add_done_callback(lambda _: self._ended.set())
+
+    @property
+    def runs(self) -> bool:
+        return self._thread.is_alive() and not self._ended.is_set()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout: float | None) -> bool:
+        self._ended.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._interval_s):
+            try:
+                self._sweep()
+            except StoreClosedError:
+                break
+            except EverthreadError:
+                # The next round may find the store in reach again.
+                _LOGGER.exception("items whose time is over couldn't be removed")
+        if not self.future.done():
+            self.future.set_result(None)
 
 
 class EverthreadStore(BaseStore):
@@ -52,6 +94,7 @@ class EverthreadStore(BaseStore):
         self._items: Items | None = None
         self._aitems: AsyncItems | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._sweeper: _Sweeper | None = None
         if isinstance(store, Store):
             self._items = Items(store, prefix)
         elif isinstance(store, AsyncStore):
@@ -102,6 +145,39 @@ class EverthreadStore(BaseStore):
     async def _aitems_run(self, todo: list[Op], packed: list[tuple[bytes, ...]]) -> list[Result]:
         assert self._aitems is not None
         return await self._aitems.run(todo, *_by_op(todo, packed))
+
+    def setup(self) -> None:
+        """Nothing is to be prepared; stores of LangGraph have it."""
+
+    async def asetup(self) -> None:
+        """As :meth:`setup`."""
+
+    def sweep_ttl(self) -> int:
+        """As :meth:`sweep`, by the name that stores of LangGraph have for it."""
+        return self.sweep()
+
+    def start_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> Future[None]:
+        """Sweep again and again, on a thread of its own; by default every five minutes, or as ``ttl`` says.
+
+        Without a ``ttl`` nothing is started. The future ends when it is cancelled, or by
+        :meth:`stop_ttl_sweeper`; a sweeper that runs already goes on. Raises :class:`UsageError` on an async
+        store, whose :meth:`asweep` is awaited instead.
+        """
+        if self._items is None:
+            raise UsageError("this is on an async store: await asweep() from time to time")
+        if self._sweeper is not None and self._sweeper.runs:
+            return self._sweeper.future
+        minutes = sweep_interval_minutes or (self.ttl_config or {}).get("sweep_interval_minutes") or 5
+        self._sweeper = _Sweeper(self.sweep, minutes * 60)
+        if self.ttl_config is None:
+            self._sweeper.future.set_result(None)
+        else:
+            self._sweeper.start()
+        return self._sweeper.future
+
+    def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
+        """Stop sweeping and wait for the sweep under way; whether it has ended within ``timeout`` seconds."""
+        return self._sweeper is None or self._sweeper.stop(timeout)
 
     def sweep(self) -> int:
         """Remove the items whose time is over; how many. Reads all items."""

@@ -31,7 +31,8 @@ from pydantic import BaseModel
 
 from everthread.codec.types import register
 from everthread.errors import InvalidStateError
-from everthread.messages.shapes import LANGCHAIN, enclose
+from everthread.messages.shapes import LANGCHAIN, enclose, is_enclosed, recognise
+from everthread.messages.view import view
 from everthread.values import Corrupt, Erased, Opaque, Personal
 
 # LangChain messages as dictionaries that a person can read and a diff can compare, and back.
@@ -272,6 +273,10 @@ class Values:
         #: Whether a personal value was met: such ones must not be remembered, somebody may erase them.
         self.personal = False
 
+    def unsealed(self) -> Values:
+        """The same for values that are compared and not stored."""
+        return Values(self._serde)
+
     def pack(self, value: Any) -> Any:
         """A value as it is stored in a document."""
         if type(value) is Kept:
@@ -351,6 +356,33 @@ class Values:
                 made.append(self._sealed_mould(item))
         return made
 
+    def mixed_moulds(self, stored: Sequence[Any], doubtful: int) -> tuple[list[Mould], list[int] | None]:
+        """The same for a log that others may have written to: their messages converted, and how many moulds
+        each item has; ``None`` if nobody else did. From the place ``doubtful`` on an item that doesn't say
+        whose it is may be theirs."""
+        foreign = [is_foreign(item, at >= doubtful) for at, item in enumerate(stored)]
+        if not any(foreign):
+            return self.moulds(stored), None
+        marks = iter(foreign)
+        # Their personal values are shown to whoever has this person's, as everything else of the thread is.
+        reveal = self._subject is not None
+        made: list[Mould] = []
+        spans: list[int] = []
+        for each in view(stored, LANGCHAIN, lambda _: None if next(marks) else [], reveal=reveal):
+            moulds = self.moulds([each.item]) if each.own else self._moulds_of(each.item, each.messages)
+            made += moulds
+            spans.append(len(moulds))
+        return made, spans
+
+    def _moulds_of(self, item: Any, messages: list[Any]) -> list[Mould]:
+        """What others' messages are cast from. Reducers go by ids, so that each has one that stays."""
+        name = str(item.get("id", "")) if type(item) is dict else ""
+        moulds = []
+        for number, message in enumerate(messages, 1):
+            message_id = name if number == len(messages) else f"{name}#part-{number}"
+            moulds.append(self._mould({**message, "data": {**message["data"], "id": message_id}}))
+        return moulds
+
     def _sealed_mould(self, item: dict[str, Any]) -> Mould:
         self.personal = True
         message = item["message"]
@@ -399,7 +431,8 @@ class Values:
             ):
                 return {key: self._pack(item, depth + 1) for key, item in value.items()}
             if kind is tuple:
-                return tuple([self._pack(item, depth + 1) for item in value])
+                # As LangGraph's own savers bring it back.
+                return [self._pack(item, depth + 1) for item in value]
             if is_message(value):
                 return StoredMessage(take_apart(value, lambda part: self._pack(part, depth + 1)))
         return self._serialize(value)
@@ -416,6 +449,16 @@ class Values:
                 "upgrade everthread"
             )
         return found
+
+
+def is_foreign(stored: Any, doubtful: bool) -> bool:
+    """Whether another framework wrote an item of the log ``messages``. ``doubtful``: one that has no shape
+    and looks like a message may be theirs."""
+    if type(stored) is not dict:
+        return False
+    if is_enclosed(stored) and isinstance(stored.get("shape"), str):
+        return bool(stored["shape"] != LANGCHAIN)
+    return doubtful and recognise(stored) is not None
 
 
 def is_erased(stored: Any) -> bool:
@@ -467,6 +510,8 @@ class Held(msgspec.Struct):
     raws: dict[int, bytes] = {}
     moulds: list[Mould] | None = None
     weight: int = 0
+    #: How many of the items each item of the log is; ``None``: one each. Then all of ``raws`` are known.
+    spans: list[int] | None = None
 
     def extended(self, more: list[Mould]) -> list[Mould] | None:
         """``moulds`` with more items behind these."""
@@ -628,3 +673,36 @@ def cut_text(text: str, old: Sequence[str] = ()) -> list[str]:
         end -= len(old[tail])
     middle = [text[i : min(i + PIECE, end)] for i in range(at, end, PIECE)]
     return [*old[:kept], *middle, *old[tail:]]
+
+
+# A list and the log behind it, where an item of the log may be several items of the list, or none.
+
+
+def split_spans(spans: Sequence[int], gaps: Iterable[Gap]) -> list[int]:
+    """Items of the log of which the gaps concern a part only."""
+    cuts = {place for gap in gaps for place in (gap.start, gap.stop)}
+    found: list[int] = []
+    begin = 0
+    for at, count in enumerate(spans):
+        if any(begin < cut < begin + count for cut in cuts):
+            found.append(at)
+        begin += count
+    return found
+
+
+def places_of(spans: Sequence[int], start: int, stop: int) -> list[tuple[int, int]]:
+    """Where in the log ``start`` to ``stop`` of the list stand, as runs that leave out the items that are
+    nothing in the list. One run at least: where something new belongs, behind such items."""
+    runs: list[tuple[int, int]] = []
+    begin = 0
+    place = len(spans)
+    for at, count in enumerate(spans):
+        if count and begin >= start:
+            place = min(place, at)
+        if count and start <= begin < stop:
+            if runs and runs[-1][1] == at:
+                runs[-1] = (runs[-1][0], at + 1)
+            else:
+                runs.append((at, at + 1))
+        begin += count
+    return runs or [(place, place)]

@@ -60,6 +60,15 @@ class AsyncPendingDecision(AwaitedFace):
         return self._record.rejected
 
     @property
+    def agent(self) -> str | None:
+        return self._record.agent
+
+    @property
+    def after(self) -> Any:
+        """The id of the message that it followed."""
+        return self._record.after
+
+    @property
     def outcome(self) -> Any:
         return self._record.outcome
 
@@ -92,16 +101,17 @@ class AsyncPendingDecision(AwaitedFace):
 class Decisions:
     """The decisions of a session."""
 
-    def __init__(self, thread: AsyncFencedThread, run_id: str) -> None:
+    def __init__(self, thread: AsyncFencedThread, run_id: str, agent: str | None) -> None:
         self._thread = thread
         self._run_id = run_id
+        self._agent = agent
 
     async def decide(
         self, decision: Any, rationale: Any, planned_action: Any, rejected: Iterable[Any]
     ) -> AsyncPendingDecision:
         check_several(rejected, "rejected", "the options that were not taken")
         decision_id = self._thread.new_id()
-        stored = {
+        stored: dict[str, Any] = {
             "decision_id": decision_id,
             "decision": check_text(decision, "the decision", "decision"),
             "rationale": _words(rationale, "rationale"),
@@ -109,11 +119,18 @@ class Decisions:
             "rejected": [check_text(option, "a rejected option", "rejected") for option in rejected],
             "at_us": self._thread.now_us(),
             "run": self._run_id,
+            "agent": self._agent,
         }
         async with self._thread.writing():
+            stored["after"] = await self._newest_message()
             own_part(self._thread.state).setdefault(OPEN, {})[decision_id] = stored
             self._thread.log(LOG).append(stored)
         return AsyncPendingDecision(decision_of(stored), self.settle)
+
+    async def _newest_message(self) -> Any:
+        """The id of the message that a decision follows; ``None`` if there is none, or it has no id."""
+        newest = await self._thread.messages.read(-1)
+        return newest[0].get("id") if newest and isinstance(newest[0], Mapping) else None
 
     async def settle(self, decision_id: str, outcome: Any, failed: bool = False) -> DecisionRecord:
         """Record the outcome. The same one again changes nothing; another one is refused."""
@@ -156,6 +173,11 @@ def open_decisions(thread: AsyncThread) -> dict[str, Mapping[str, Any]]:
     if not isinstance(plain, Mapping):
         return {}
     return {id_: one for id_, one in plain.items() if isinstance(one, Mapping)}
+
+
+def decided_count(thread: AsyncThread) -> int:
+    """How many decisions have an outcome: each of these stands in the log twice, the open ones once."""
+    return max(0, len(thread.log(LOG)) - len(open_decisions(thread))) // 2
 
 
 async def read_open_decisions(thread: AsyncThread) -> list[DecisionRecord]:

@@ -16,18 +16,28 @@ from everthread.errors import (
     MergeConflictError,
     SessionFencedError,
 )
-from everthread.history.merge import Merge
+from everthread.history.merge import ABSENT, Conflict, Merge
 from everthread.sessions.aio.lease import OwnLease
+from everthread.sessions.journal import OPEN
 from everthread.sessions.locks import AsyncLock
 from everthread.threads.aio.core import Core
 from everthread.threads.aio.step import AsyncStep
 from everthread.threads.aio.thread import AnyVersion, AsyncThread
 from everthread.threads.document import TrackedDict
-from everthread.threads.twins import ASYNC
+from everthread.threads.twins import ASYNC, pause_async
 from everthread.versions import Version
 
 _TRIES = 100
 _ENDED = "this session has ended; begin another one"
+
+
+def _last_word(conflict: Conflict) -> Any:
+    """What becomes of a place in a journal that two processes of one run have changed: of an open effect only
+    the one that it belongs to may change anything, and has done so; what is gone stays gone; else the later
+    word counts."""
+    if conflict.theirs is ABSENT or conflict.path[:1] == (OPEN,):
+        return conflict.theirs
+    return conflict.ours
 
 
 class RunGuard:
@@ -115,7 +125,7 @@ class AsyncFencedThread(AsyncThread):
         if ASYNC:
             self.lock = AsyncLock()
         else:
-            self.lock = process.fork_rlock()
+            self.lock = process.ProcessLock()
         #: Called at the beginning of every :meth:`writing`, to put in what belongs to the same version.
         self.before_write: Callable[[], None] | None = None
         #: Metadata for the first version that this run makes of the thread.
@@ -144,6 +154,11 @@ class AsyncFencedThread(AsyncThread):
     def new_id(self) -> str:
         """Short, because people and models read it in briefings."""
         return self.core.runtime.random_bytes(6).hex()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is a run's own handle."""
+        return self._guard is not None
 
     @property
     def is_fenced(self) -> bool:
@@ -219,18 +234,40 @@ class AsyncFencedThread(AsyncThread):
                 except ConflictError:
                     if not left:
                         raise
-                    await self.rebase()
+                    await self.rebase(resolve=_last_word if self._is_journal else None)
         raise AssertionError("the last try ends by returning or raising")
+
+    async def write_anew(self, change: Callable[[], None], *, key: str | None = None) -> None:
+        """As :meth:`writing`, but what others wrote meanwhile is read first, and ``change`` made anew."""
+        async with self.lock:
+            for left in reversed(range(_TRIES)):
+                try:
+                    async with self.writing(key=key, rebases=False):
+                        change()
+                    return
+                except ConflictError:
+                    if not left:
+                        raise
 
     @asynccontextmanager
     async def writing(
-        self, *, label: str | None = None, metadata: Mapping[str, Any] | None = None, key: str | None = None
+        self,
+        *,
+        label: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        key: str | None = None,
+        rebases: bool = True,
     ) -> AsyncIterator[None]:
-        """What is changed in the block is one version, durable when the block is left.
+        """What is changed in the block is one version, durable when the block is left. Without ``rebases``
+        it raises :class:`ConflictError` if others wrote meanwhile; the next one sees that.
 
         If it fails, the changes of the block are taken back, unless there were uncommitted ones before: then
         all of them wait for the next commit. Not for nesting: an inner block would commit the outer one's.
         """
+        if ASYNC:
+            # Commits that shared a sync end at the same moment: between two writes of each, the others and
+            # whatever else waits have their turn.
+            await pause_async(0)
         async with self.lock:
             if self._guard is not None:
                 # First of all: in a forked child even reading fails, with an error of the store.
@@ -241,10 +278,13 @@ class AsyncFencedThread(AsyncThread):
                 if self.before_write is not None:
                     self.before_write()
                 yield
-                await self.save(label, metadata, key)
+                await (self.save if rebases else self.commit)(label, metadata, key)
             except BaseException:
                 # Whether it was written nobody knows: the next one looks first.
                 self._unsure = True
+                if not ASYNC:
+                    # An interrupt may have left this set, where the commit ended.
+                    self.handle.writing = False
                 if clean:
                     with suppress(EverthreadError):
                         await self.discard()

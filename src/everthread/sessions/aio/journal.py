@@ -17,6 +17,7 @@ from everthread.sessions.journal import (
     ERROR_LOG,
     FORMAT,
     FORMAT_WHOLE,
+    HANDLED,
     RUN,
     RUN_LOG,
     TURNS,
@@ -190,10 +191,15 @@ class Runs:
         lease that was there; ``losses`` are those of the journal."""
         self._user = user
         crashed = unrecorded(self._own(), before)
-        if crashed is not None:
+        if crashed is not None and crashed.run != self.run_id:
             self._put_run(crashed)
         self._put_begin()
         state = self._journal.state
+        if not self.is_open:
+            # A run that its caller named, and that goes on after it was ended.
+            self._set_status("running")
+            for part in ("ended_us", "reason", "error"):
+                state[RUN].pop(part, None)
         if losses is not None:
             state["format"] = FORMAT
             if LOSSES not in state:
@@ -226,6 +232,11 @@ class Runs:
         """Whether the journal, as it is at hand, has this run as its newest."""
         run = self._own().get(RUN)
         return isinstance(run, Mapping) and run.get("run_id") == self.run_id
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is recorded, and without an end."""
+        return self.recorded and self._own()[RUN].get("ended_us") is None
 
     def _own(self) -> Mapping[str, Any]:
         return own_part(self._journal.state.plain(), self._uid)
@@ -283,12 +294,18 @@ class Runs:
 
     async def begin_turn(self) -> int:
         """Count one more turn; its number over all runs."""
-        async with self._journal.writing():
+        number = 0
+
+        def count() -> None:
+            nonlocal number
             state = self._journal.state
             number = int(state.increment(TURNS))
             state[RUN].increment("turns")
             state[RUN]["turn"] = number
             self._set_status("running")
+
+        # Not moved onto what others have counted: no two turns have the same number.
+        await self._journal.write_anew(count)
         self._tell_parent()
         return number
 
@@ -477,6 +494,12 @@ class Failures:
             if not any(error.id == error_id for error in known):
                 raise NotFoundError(f"there is no error {error_id!r} among the last {_RECENT:,}")
             self._journal.log(ERROR_LOG).append({"about": error_id, "handled": str(what)})
+            self._journal.state.increment(HANDLED)
+
+
+def error_count(journal: AsyncThread) -> int:
+    """How many errors were recorded: what the log holds beside notes of what was done about them."""
+    return max(0, len(journal.log(ERROR_LOG)) - int(journal.state.get(HANDLED, 0)))
 
 
 async def read_errors(journal: AsyncThread, limit: int) -> list[ErrorRecord]:

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from everthread.arguments import check_name
+from everthread.arguments import check_mapping, check_name
 from everthread.errors import (
     ConflictError,
     EverthreadError,
+    InvalidStateError,
     InvalidValueError,
+    KeyReusedError,
     ThreadDeletedError,
     ThreadExistsError,
     ThreadNotFoundError,
@@ -21,19 +23,23 @@ from everthread.sessions.aio.fenced_thread import AsyncFencedThread, RunGuard
 from everthread.sessions.aio.journal import (
     Runs,
     continue_past_damage,
+    find_keyed,
     forget_a_namesake,
     open_journal,
     read_journal,
 )
-from everthread.sessions.aio.lease import OwnLease
+from everthread.sessions.aio.lease import OwnLease, SharedLease
 from everthread.sessions.aio.status import AsyncSessionRecords, read_records, uid_of
-from everthread.sessions.lease import Lease
+from everthread.sessions.lease import Lease, token_of
+from everthread.sessions.tasks import custom_part
 from everthread.threads.aio.thread import AnyVersion, AsyncThread
 from everthread.threads.twins import ASYNC
 from everthread.values import Personal
+from everthread.versions import RunToken
 
 if TYPE_CHECKING:
     from everthread.threads.aio.core import Core
+    from everthread.threads.aio.past import AsyncPast
     from everthread.threads.aio.store import AsyncThreadStore
 
 
@@ -49,15 +55,26 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
     mode: str = "continue"
     source: str | AsyncThread | None = None
     at: AnyVersion | None = None
+    key: str | None = None
+    prepare: Callable[..., Any] | None = None
+    transform: Callable[..., Any] | None = None
     agent: str | None = None
     user_id: str | None = None
     system: Any = None
+    replace_system: bool = False
+    initial: Mapping[str, Any] | None = None
     ttl_s: float = 300.0
     max_turns: int | None = None
     must_exist: bool = False
+    run: str | RunToken | None = None
 
     def __post_init__(self) -> None:
-        names = ((self.name, "session id"), (self.agent, "agent"), (self.user_id, "user id"))
+        names = (
+            (self.name, "session id"),
+            (self.agent, "agent"),
+            (self.user_id, "user id"),
+            (self.key, "key"),
+        )
         for value, what in names:
             if value is not None:
                 check_name(value, what)
@@ -65,12 +82,26 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidValueError(f"mode is one of {', '.join(MODES)}, not {self.mode!r}", path="mode")
         if (self.source is None) == (self.mode == "fork"):
             raise InvalidValueError("a fork, and only a fork, needs its source", path="source")
+        if self.key is not None and (self.mode == "continue" or self.name is None):
+            raise InvalidValueError(
+                'a key says which call begins a thread: it needs a name, and mode "new" or "fork"', path="key"
+            )
+        for option, what in ((self.at, "at"), (self.prepare, "prepare"), (self.transform, "transform")):
+            if option is not None and self.mode != "fork":
+                raise InvalidValueError(f'{what} is for mode "fork"', path=what)
         if self.system is not None and not self.system:
             raise InvalidValueError("the system message is empty; leave it out, or write one", path="system")
+        if self.initial is not None:
+            check_mapping(self.initial, "initial")
+            custom_part(self.initial)
+            if self.mode == "fork":
+                raise InvalidValueError("a fork begins with the state of its source", path="initial")
         if type(self.ttl_s) not in (int, float) or not 0 < self.ttl_s <= _TTL_S_MAX:
             raise InvalidValueError("lease_ttl is a number of seconds, more than none", path="lease_ttl")
         if self.max_turns is not None and (type(self.max_turns) is not int or self.max_turns < 0):
             raise InvalidValueError("max_turns is a whole number, or None for no limit", path="max_turns")
+        if self.run is not None:
+            token_of(self.run)
 
 
 class StartedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,11 +124,14 @@ async def begin(store: AsyncThreadStore, options: SessionOptions, parent: Runs |
     and at most a run without an end.
     """
     core = store.core
-    run_id = core.runtime.random_bytes(6).hex()
+    run_id = core.runtime.random_bytes(6).hex() if options.run is None else token_of(options.run)[0]
     name = options.name if options.name is not None else f"session/{core.runtime.random_bytes(8).hex()}"
     thread, created = await _thread(store, name, options, run_id)
     uid = uid_of(thread)
     ttl_us = round(options.ttl_s * 1_000_000)
+    if options.run is not None:
+        joined = SharedLease(core, uid, options.run, agent=options.agent, ttl_us=ttl_us)
+        return await join(core, name, uid, options, joined, created, parent)
     lease = OwnLease(core, uid, run=run_id, agent=options.agent, ttl_us=ttl_us)
     before = await lease.acquire()
     try:
@@ -108,6 +142,24 @@ async def begin(store: AsyncThreadStore, options: SessionOptions, parent: Runs |
         raise
 
 
+async def join(
+    core: Core,
+    name: str,
+    uid: str,
+    options: SessionOptions,
+    lease: SharedLease,
+    created: bool = False,
+    parent: Runs | None = None,
+) -> StartedRun:
+    """Become part of a run that its caller named, or begin it.
+
+    A process that dies on the way leaves a lease that says what is still to be done: whoever comes next with
+    the same name records the run, and fences off the runs before.
+    """
+    before = await lease.acquire()
+    return await _started(core, name, uid, options, lease, before, created, parent)
+
+
 async def _thread(
     store: AsyncThreadStore, name: str, options: SessionOptions, run_id: str
 ) -> tuple[AsyncThread, bool]:
@@ -115,25 +167,80 @@ async def _thread(
     if options.mode == "fork":
         assert options.source is not None
         source = await store.thread(options.source) if isinstance(options.source, str) else options.source
-        return await source.fork(name, at=options.at), False
+        await _check_system(source if options.at is None else await source.at(options.at), options)
+        forked = await source.fork(
+            name,
+            at=options.at,
+            key=options.key,
+            prepare=options.prepare,
+            transform=options.transform,
+        )
+        return forked, False
     thread = await store.thread(name)
     if thread.head is None and options.must_exist:
         raise ThreadNotFoundError(f"there is no session {name!r} to restore")
     if thread.head is None:
+        # In the first version: whatever is retried, no thread is without these, or has them twice.
         if options.system is not None:
-            # In the first version: whatever is retried, no thread is without it, or has it twice.
             thread.messages.append(_system_message(options.system))
+        if options.initial is not None:
+            thread.state.update(custom_part(options.initial))
         try:
-            await thread.commit(metadata=_tags(options, run_id))
+            await thread.commit(metadata=_tags(options, run_id), key=_beginning(options))
             return thread, True
         except ConflictError:
             # Somebody created it in between.
             thread = await store.thread(name)
-    if options.mode == "new":
+    if options.mode == "new" and not await _began_before(thread, options):
         raise ThreadExistsError(
             f"a thread named {name!r} exists already; continue it, or choose another name"
         )
+    await _check_system(thread, options)
     return thread, False
+
+
+def _beginning(options: SessionOptions) -> str | None:
+    """The commit key of the version that begins a new thread."""
+    return None if options.key is None else f"session:{options.key}"
+
+
+async def _began_before(thread: AsyncThread, options: SessionOptions) -> bool:
+    """Whether the same call made this thread: it was repeated, after a kill for one."""
+    key = _beginning(options)
+    found = None if key is None else await find_keyed(thread, key)
+    return found is not None and found.seq == 1
+
+
+async def _check_system(thread: AsyncThread | AsyncPast, options: SessionOptions) -> None:
+    """Raise :class:`InvalidStateError` if the thread's own system message isn't the one that is wanted."""
+    if options.system is None or options.replace_system:
+        return
+    if not _is_same(await _own_system(thread), _system_message(options.system)):
+        raise InvalidStateError(
+            "this thread has another system message than system= says, or none; leave system= out to go on "
+            "with it, or give replace_system=True to put the new one in its place"
+        )
+
+
+async def _own_system(thread: AsyncThread | AsyncPast) -> Any:
+    """The system message that a session was begun with: the first message, unless it was taken away."""
+    for message in await thread.messages.read(0, 1):
+        if isinstance(message, Mapping) and message.get("id") == SYSTEM_ID:
+            return message
+    return None
+
+
+def _is_same(known: Any, wanted: Any) -> bool:
+    return bool(known is not None and dict(known) == {"id": SYSTEM_ID, **wanted})
+
+
+async def _replace_system(thread: AsyncFencedThread, options: SessionOptions, run_id: str) -> None:
+    """Put the wanted system message in the place of the thread's own, as one version."""
+    message = _system_message(options.system)
+    if _is_same(await _own_system(thread), message):
+        return
+    async with thread.step(("session", "system", run_id)) as step:
+        step.messages.append(message)
 
 
 def _system_message(system: Any) -> Any:
@@ -174,9 +281,15 @@ async def _started(
         # that can't be used says so where it is needed.
         with suppress(EverthreadError):
             await core.backend.aside(core.vault.key_for, user_id)
-    taken_over = before is not None and not before.given_back
+    if isinstance(lease, SharedLease):
+        taken_over = lease.fence_due
+        unrecorded = not runs.is_open
+    else:
+        taken_over = before is not None and not before.given_back
+        unrecorded = False
     if (
         taken_over
+        or unrecorded
         or found.losses is not None
         or user_id != await found.user_id
         or journal.recovered is not None
@@ -191,9 +304,11 @@ async def _started(
         # Another run may have taken the lease since: then what was read is that run's.
         await thread.require_lease()
     if taken_over:
-        await _fence(thread, uid, tags, found)
+        await _fence(thread, uid, tags, found, lease)
     elif not created:
         thread.tags = tags
+    if options.system is not None and options.replace_system and not created:
+        await _replace_system(thread, options, lease.holder.run)
     await runs.ask_children(core)
     return StartedRun(
         thread=thread,
@@ -225,6 +340,10 @@ async def _begin_now(
         await journal.refresh()
         await continue_past_damage(journal, name)
         found = await look()
+        if runs.is_open and found.losses is None:
+            # Another process of the same run has done it.
+            runs.begin(_sealed(user_id))
+            return found
         try:
             await runs.begin_now(_sealed(user_id or await found.user_id), before, found.losses)
             return found
@@ -233,18 +352,30 @@ async def _begin_now(
 
 
 async def _fence(
-    thread: AsyncFencedThread, uid: str, tags: Mapping[str, Any], found: AsyncSessionRecords
+    thread: AsyncFencedThread,
+    uid: str,
+    tags: Mapping[str, Any],
+    found: AsyncSessionRecords,
+    lease: OwnLease,
 ) -> None:
     """Commit to the thread, so that the run before can't write there any more; ``found`` follows."""
+    # Of a run that several processes share each may find that this is still to be done.
+    key = f"everthread/fence/{lease.holder.since_us}-{lease.fence}" if lease.shared else None
     while True:
         await thread.refresh()
         _check_line(thread, uid)
         await found.thread.refresh()
         try:
-            await thread.commit(metadata=tags)
-            return
+            await thread.commit(metadata=tags, key=key)
+            break
+        except KeyReusedError:
+            # It was there, and somebody has gone back since.
+            await thread.discard()
+            break
         except ConflictError:
             await thread.discard()
+    if isinstance(lease, SharedLease):
+        await lease.fenced_off()
 
 
 def _sealed(user_id: str | None) -> Personal | None:

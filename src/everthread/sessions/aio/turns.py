@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
+from everthread.arguments import check_mapping
 from everthread.errors import EverthreadError, InvalidStateError, InvalidValueError
 from everthread.messages.request import (
     Orphans,
@@ -19,7 +20,7 @@ from everthread.messages.request import (
 )
 from everthread.messages.shapes import enclose
 from everthread.sessions.effects import ToolUse
-from everthread.sessions.tasks import OWN, own_part
+from everthread.sessions.tasks import OWN, custom_part, own_part, slice_of
 from everthread.sessions.usage import Count, Usage, checked_counts
 from everthread.threads.twins import ASYNC, AwaitedFace, StreamReads
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from everthread.sessions.aio.fenced_thread import AsyncFencedThread
+    from everthread.sessions.aio.inbox import Inbox
     from everthread.sessions.aio.journal import Failures, Runs
     from everthread.versions import Version
 
@@ -34,7 +36,11 @@ if TYPE_CHECKING:
 # ── messages ────────────────────────────────────────────────────────────────────────────────────────
 
 
-INBOX = "inbox"
+#: In the session's own part of the document: messages that wait for the turn's end.
+WAITING = "inbox"
+#: There, too: state of other logs than this one, by the name of the log.
+SLICES = "slices"
+MESSAGES = "messages"
 
 
 class Options(TypedDict, total=False):
@@ -53,7 +59,7 @@ class AsyncMessages(StreamReads):
     """A log of the session's thread, or the log ``messages``; each change is a version of its own."""
 
     def __init__(
-        self, thread: AsyncFencedThread, name: str = "messages", permit: Callable[[], None] | None = None
+        self, thread: AsyncFencedThread, name: str = MESSAGES, permit: Callable[[], None] | None = None
     ) -> None:
         self._thread = thread
         self.name = name
@@ -110,6 +116,32 @@ class AsyncMessages(StreamReads):
         with self._thread.lock:
             return len(self._thread.log(self.name))
 
+    # ── its own slice ────────────────────────────────────────────────────────────────────────
+
+    def slice(self) -> dict[str, Any]:
+        """Tasks and custom state that belong to this log, as ``session.slice()`` gives those of the thread:
+        for threads that several agents share, each with a log. That of ``messages`` is the thread's."""
+        with self._thread.lock:
+            document = self._thread.state.plain()
+            if self.name != MESSAGES:
+                own = document.get(OWN)
+                slices = own.get(SLICES) if isinstance(own, Mapping) else None
+                found = slices.get(self.name) if isinstance(slices, Mapping) else None
+                document = found if isinstance(found, Mapping) else {}
+            return slice_of(document)
+
+    async def merge_update(self, update: Mapping[str, Any] | None = None, /, **more: Any) -> None:
+        """Assign custom state of this log's slice key by key, as ``session.merge_update()`` does."""
+        if update is not None:
+            check_mapping(update, "update")
+        custom = custom_part({**(update or {}), **more})
+        async with self._thread.writing():
+            self._check()
+            state = self._thread.state
+            if self.name != MESSAGES:
+                state = own_part(state).setdefault(SLICES, {}).setdefault(self.name, {})
+            state.update(custom)
+
     # ── for a provider ───────────────────────────────────────────────────────────────────────
 
     async def for_anthropic(self, **options: Unpack[AnthropicOptions]) -> Request:
@@ -144,13 +176,13 @@ class AsyncMessages(StreamReads):
 async def post(thread: AsyncFencedThread, message: Any) -> None:
     """Let a message wait until the turn that is under way has ended."""
     async with thread.writing():
-        own_part(thread.state).setdefault(INBOX, []).append(message)
+        own_part(thread.state).setdefault(WAITING, []).append(message)
 
 
 async def deliver(thread: AsyncFencedThread) -> None:
     """Append what waits; part of the caller's write."""
     own = thread.state.get(OWN)
-    waiting = own.get(INBOX) if own is not None and hasattr(own, "get") else None
+    waiting = own.get(WAITING) if own is not None and hasattr(own, "get") else None
     if not waiting:
         return
     for message in waiting.plain():
@@ -162,7 +194,7 @@ async def deliver(thread: AsyncFencedThread) -> None:
                 thread.messages.append(message)
             except InvalidValueError:
                 thread.messages.append(_without_id(message))
-    del own[INBOX]
+    del own[WAITING]
 
 
 def _without_id(message: Any) -> Any:
@@ -192,6 +224,7 @@ class AsyncTurn(AwaitedFace):
         self,
         thread: AsyncFencedThread,
         runs: Runs,
+        inbox: Inbox,
         failures: Failures,
         notify: Callable[..., Awaitable[None]],
         mark: Callable[[AsyncTurn, bool], None],
@@ -199,6 +232,7 @@ class AsyncTurn(AwaitedFace):
     ) -> None:
         self._thread = thread
         self._runs = runs
+        self._inbox = inbox
         self._failures = failures
         self._notify = notify
         self._mark = mark
@@ -208,6 +242,8 @@ class AsyncTurn(AwaitedFace):
         self._start: Version | None = None
         self.number = 0
         self.rewound = False
+        #: The messages from outside that came in since the last turn: they are in ``messages`` now.
+        self.received: list[Any] = []
         #: As ``session.messages``, but closed with the turn: what a cancelled tool appends late is refused.
         self.messages = AsyncMessages(thread, permit=self._permit)
 
@@ -279,6 +315,7 @@ class AsyncTurn(AwaitedFace):
             self._mark(self, True)
             async with self._thread.writing():
                 await deliver(self._thread)
+            self.received = await self._inbox.take_all()
             self.number = await self._runs.begin_turn()
             self._start = self._thread.head
             self._open = True

@@ -59,6 +59,15 @@ class PendingDecision(BlockingFace):
         return self._record.rejected
 
     @property
+    def agent(self) -> str | None:
+        return self._record.agent
+
+    @property
+    def after(self) -> Any:
+        """The id of the message that it followed."""
+        return self._record.after
+
+    @property
     def outcome(self) -> Any:
         return self._record.outcome
 
@@ -91,16 +100,17 @@ class PendingDecision(BlockingFace):
 class Decisions:
     """The decisions of a session."""
 
-    def __init__(self, thread: FencedThread, run_id: str) -> None:
+    def __init__(self, thread: FencedThread, run_id: str, agent: str | None) -> None:
         self._thread = thread
         self._run_id = run_id
+        self._agent = agent
 
     def decide(
         self, decision: Any, rationale: Any, planned_action: Any, rejected: Iterable[Any]
     ) -> PendingDecision:
         check_several(rejected, "rejected", "the options that were not taken")
         decision_id = self._thread.new_id()
-        stored = {
+        stored: dict[str, Any] = {
             "decision_id": decision_id,
             "decision": check_text(decision, "the decision", "decision"),
             "rationale": _words(rationale, "rationale"),
@@ -108,11 +118,18 @@ class Decisions:
             "rejected": [check_text(option, "a rejected option", "rejected") for option in rejected],
             "at_us": self._thread.now_us(),
             "run": self._run_id,
+            "agent": self._agent,
         }
         with self._thread.writing():
+            stored["after"] = self._newest_message()
             own_part(self._thread.state).setdefault(OPEN, {})[decision_id] = stored
             self._thread.log(LOG).append(stored)
         return PendingDecision(decision_of(stored), self.settle)
+
+    def _newest_message(self) -> Any:
+        """The id of the message that a decision follows; ``None`` if there is none, or it has no id."""
+        newest = self._thread.messages.read(-1)
+        return newest[0].get("id") if newest and isinstance(newest[0], Mapping) else None
 
     def settle(self, decision_id: str, outcome: Any, failed: bool = False) -> DecisionRecord:
         """Record the outcome. The same one again changes nothing; another one is refused."""
@@ -155,6 +172,11 @@ def open_decisions(thread: Thread) -> dict[str, Mapping[str, Any]]:
     if not isinstance(plain, Mapping):
         return {}
     return {id_: one for id_, one in plain.items() if isinstance(one, Mapping)}
+
+
+def decided_count(thread: Thread) -> int:
+    """How many decisions have an outcome: each of these stands in the log twice, the open ones once."""
+    return max(0, len(thread.log(LOG)) - len(open_decisions(thread))) // 2
 
 
 def read_open_decisions(thread: Thread) -> list[DecisionRecord]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,6 +24,7 @@ import msgspec
 
 from everthread import process
 from everthread.errors import (
+    ConflictError,
     EffectMismatchError,
     EverthreadError,
     InDoubtError,
@@ -38,8 +40,12 @@ from everthread.sessions.effects import (
     Done,
     Intent,
     ToolUse,
+    calling,
+    denied_in,
     done_key,
     intent_of,
+    make_call,
+    may_be_called_now,
     not_stored,
     without_record,
 )
@@ -55,17 +61,25 @@ if TYPE_CHECKING:
     from everthread.threads.sync.thread import Thread
 
 
-class Ledger:
-    """The ledger of one run: every writing call is durable when it returns."""
+class OvertakenError(Exception):
+    """Another process has settled the effect meanwhile, or begun it anew: look again."""
 
-    def __init__(self, journal: FencedThread, run_id: str) -> None:
+
+class Ledger:
+    """The ledger of one run: every writing call is durable when it returns. ``shared``: other processes
+    write to it at the same time."""
+
+    def __init__(self, journal: FencedThread, run_id: str, shared: bool = False) -> None:
         self._journal = journal
         self._run_id = run_id
+        self._shared = shared
 
     def find(self, key: str) -> Intent | EffectRecord | None:
         """How the effect stands: open, done, or (``None``) free to be begun."""
         with self._journal.lock:
             self._journal.look_again()
+            if self._shared:
+                self._journal.refresh()
             stored = (self._journal.state.get(j.OPEN) or {}).get(key)
             if stored is not None:
                 return intent_of(key, stored.plain())
@@ -86,7 +100,9 @@ class Ledger:
             if LOSSES not in self._journal.state:
                 self._journal.state[LOSSES] = lost_records(why, self._journal.now_us())
 
-    def plan(self, key: str, name: str, fingerprint: str, attempt: int) -> Intent:
+    def plan(
+        self, key: str, name: str, fingerprint: str, attempt: int, step: tuple[str, int] | None = None
+    ) -> Intent:
         """What is about to be begun; nothing is written yet."""
         return Intent(
             id=self._journal.new_id(),
@@ -96,6 +112,8 @@ class Ledger:
             run=self._run_id,
             attempt=attempt,
             at_us=self._journal.now_us(),
+            place=process.here() if self._shared else None,
+            step=step,
         )
 
     def unknown(self, key: str) -> Losses | None:
@@ -121,11 +139,16 @@ class Ledger:
             lost[CLEARED][key] = True
 
     def intend(self, intent: Intent) -> None:
-        stored = msgspec.to_builtins(intent)
-        with self._journal.writing():
-            del stored["key"]
-            self._journal.state[j.OPEN][intent.key] = stored
-            self._clear(intent.key)
+        """Raises :class:`OvertakenError`, having written nothing, if anybody has written to the journal since
+        the key was looked for: that may have been about this key."""
+        stored = _stored(intent)
+        try:
+            with self._journal.writing(rebases=False):
+                del stored["key"]
+                self._journal.state[j.OPEN][intent.key] = stored
+                self._clear(intent.key)
+        except ConflictError:
+            raise OvertakenError from None
 
     def done(self, intent: Intent, result: Any, by: str) -> None:
         """Raises :class:`InvalidValueError`, having written nothing, if the result can't be stored."""
@@ -135,8 +158,19 @@ class Ledger:
         self._settle(intent, {"state": "done", "unstorable": kind, "by": "call"}, done_key(intent.key))
 
     def not_done(self, intent: Intent, by: str, error: str | None = None) -> None:
-        with self._journal.writing():
+        """Raises :class:`OvertakenError` if it isn't this intent any more that is open."""
+
+        def change() -> None:
+            if intent.attempt and not self.is_open(intent):
+                raise OvertakenError
             self.put_not_done(intent, by, error)
+
+        self._journal.write_anew(change)
+
+    def is_open(self, intent: Intent) -> bool:
+        """Whether this very intent is the open one of its key, as the journal is at hand."""
+        stored = (self._journal.state.get(j.OPEN) or {}).get(intent.key)
+        return stored is not None and bool(stored["id"] == intent.id)
 
     def _settle(self, intent: Intent, outcome: dict[str, Any], key: str) -> None:
         with self._journal.lock:
@@ -145,7 +179,10 @@ class Ledger:
             record_id: str | None = key
             try:
                 if log.find(key) is not None:
-                    # Written by an attempt whose answer was lost.
+                    # Written by an attempt whose answer was lost, or by somebody else who was first.
+                    if self.is_open(intent):
+                        with self._journal.writing():
+                            self._journal.state[j.OPEN].pop(intent.key, None)
                     return
             except StateCorruptedError:
                 # Whether an unreadable record has this id can't be told; that this happened must be written
@@ -166,8 +203,10 @@ class Ledger:
             open_["error"] = error
 
     def _put(self, intent: Intent, outcome: dict[str, Any], record_id: str | None = None) -> None:
-        stored = msgspec.to_builtins(intent)
+        stored = _stored(intent)
         del stored["id"]
+        stored.pop("place", None)
+        stored.pop("step", None)
         settled = {**stored, **outcome, "settled_us": self._journal.now_us()}
         log = self._journal.log(j.EFFECT_LOG)
         # First: a result may turn out not to be storable.
@@ -186,6 +225,15 @@ class Ledger:
         if not isinstance(found, Intent):
             raise NotFoundError(f"the effect {key!r} isn't in doubt; nothing is to be settled")
         return found
+
+
+def _stored(intent: Intent) -> dict[str, Any]:
+    """What is written of an intent. Only in a run that is shared it matters who calls it."""
+    stored: dict[str, Any] = msgspec.to_builtins(intent)
+    for part in ("place", "step"):
+        if stored[part] is None:
+            del stored[part]
+    return stored
 
 
 def find_done(journal: Thread, key: str) -> EffectRecord | None:
@@ -246,7 +294,7 @@ class Claims:
 
     def __init__(self) -> None:
         # May be taken again by its thread: an interrupt, which only the main thread gets, may leave it taken.
-        self._mutex = process.fork_rlock()
+        self._mutex = process.ProcessLock()
         # Only the call itself holds its claim.
         self._held: weakref.WeakValueDictionary[str, Claim] = weakref.WeakValueDictionary()
 
@@ -287,7 +335,14 @@ class Caller:
         run_id: str,
         notify: Callable[[ToolUse], None],
         put_error: Callable[[BaseException, str], Any],
+        *,
+        ttl_us: int | None = None,
+        denied: str | None = None,
     ) -> None:
+        """``ttl_us`` is the lease's, for a run that several processes share; ``denied`` the name of a thread
+        in which no effects are to be made."""
+        self._ttl_us = ttl_us
+        self._denied = denied
         self._journal = journal
         self._ledger = ledger
         self._run_id = run_id
@@ -306,26 +361,49 @@ class Caller:
             other.wait(WAIT_S)
         outside = _within.set((*_within.get(), claim.number))
         try:
-            return self._claimed(call)
+            self._record_left_over(call.key)
+            attempt, told = 1, False
+            while True:
+                try:
+                    return self._claimed(call, attempt, told)
+                except OvertakenError as overtaken:
+                    # Whoever it was: how the effect stands now is found out again.
+                    attempt, told = overtaken.args or (attempt, told)
         finally:
             self._claims.drop(call.key, claim)
             _within.reset(outside)
 
-    def _claimed(self, call: Call) -> Any:
-        self._record_left_over(call.key)
+    def call_effect(
+        self,
+        key: str,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        verify: Callable[..., Any] | None,
+        retry_on: Any,
+        step: tuple[str, int],
+    ) -> Any:
+        """For a step: ``step`` is its text and attempt."""
+        return self.call(make_call(key, fn, args, kwargs, verify, retry_on, step))
+
+    def _claimed(self, call: Call, attempt: int, told: bool) -> Any:
+        """``told``: the hooks know of it already. Raises :class:`OvertakenError`."""
         found = self._ledger.find(call.key)
-        attempt = 1
         if isinstance(found, EffectRecord):
             self._compare(call, found)
             # What this process remembers isn't an answer if the store doesn't know it any more.
             self._journal.require_lease()
             return self._recorded(found)
+        if self._denied is not None:
+            raise denied_in(self._denied, call.key)
         if isinstance(found, Intent):
             self._compare(call, found)
             if found.id in self._unstarted:
                 self._use(call, "pre")
                 self._unstarted.discard(found.id)
                 return self._run(call, found)
+            self._require_nobody_calling(call, found)
             answer = self._verify(call, found)
             if answer is not False:
                 return answer.result
@@ -335,9 +413,32 @@ class Caller:
             answer = self._verify(call, missing, lost)
             if answer is not False:
                 return answer.result
-        # Before it is written down: a hook that fails or refuses leaves nothing in doubt.
-        self._use(call, "pre")
-        return self._run(call, self._intend(call, attempt))
+        if not told:
+            # Before it is written down: a hook that fails or refuses leaves nothing in doubt.
+            self._use(call, "pre")
+        intent = self._ledger.plan(call.key, call.name, call.print, attempt, call.step)
+        calling.add(intent.id)
+        try:
+            self._intend(intent)
+            return self._run(call, intent)
+        finally:
+            calling.discard(intent.id)
+
+    def _require_nobody_calling(self, call: Call, intent: Intent) -> None:
+        """In a run that several processes share: raise :class:`InDoubtError` if one of them may be in the
+        middle of this. A later attempt of the step that began it knows that it isn't."""
+        if self._ttl_us is None or intent.run != self._run_id or intent.place is None:
+            return
+        if call.step and intent.step and intent.step[0] == call.step[0] and intent.step[1] < call.step[1]:
+            return
+        if may_be_called_now(intent, self._journal.now_us(), self._ttl_us):
+            who = f"is being called by process {intent.place.pid} on {intent.place.host} now"
+            raise InDoubtError(
+                f"the effect {intent.key!r} ({intent.name}) {who}; it was not called here: ask again later",
+                key=intent.key,
+                reason=who,
+                since=moment(intent.at_us),
+            )
 
     def _verify(self, call: Call, intent: Intent, lost: Losses | None = None) -> Done | Literal[False]:
         """Settle an effect that is in doubt, or raise :class:`InDoubtError`."""
@@ -360,7 +461,8 @@ class Caller:
         if inspect.iscoroutine(result):
             # It was made, and nothing of it has run.
             result.close()
-            self._ledger.not_done(intent, "call", "not awaited")
+            with suppress(OvertakenError):
+                self._ledger.not_done(intent, "call", "not awaited")
             raise UsageError(
                 f"{call.name} is an async function, and nothing here awaits it; "
                 "a session of an async store does: everthread.open_async()"
@@ -372,13 +474,15 @@ class Caller:
 
     # ── writing down ─────────────────────────────────────────────────────────────────────────
 
-    def _intend(self, call: Call, attempt: int) -> Intent:
-        intent = self._ledger.plan(call.key, call.name, call.print, attempt)
+    def _intend(self, intent: Intent) -> None:
         # Until it is acknowledged: it may be written all the same, and this process knows that nothing ran.
         self._unstarted.add(intent.id)
-        self._ledger.intend(intent)
+        try:
+            self._ledger.intend(intent)
+        except OvertakenError:
+            self._unstarted.discard(intent.id)
+            raise OvertakenError(intent.attempt, True) from None
         self._unstarted.discard(intent.id)
-        return intent
 
     def _record_left_over(self, key: str) -> None:
         """Write down what a function returned. If that fails the next call with this key tries again."""
@@ -415,13 +519,17 @@ class Caller:
     def _failed(self, call: Call, intent: Intent, error: BaseException) -> None:
         """Record that the function raised. Never hides what it raised."""
         kind = type(error).__name__
-        try:
-            with self._journal.writing():
+
+        def change() -> None:
+            if self._ledger.is_open(intent):
                 if isinstance(error, call.retry_on):
                     self._ledger.put_not_done(intent, "call", kind)
                 else:
                     self._ledger.put_failed(intent, kind)
-                self._put_error(error, f"effect {call.key}")
+            self._put_error(error, f"effect {call.key}")
+
+        try:
+            self._journal.write_anew(change)
         except EverthreadError as unrecorded:
             error.add_note(f"that {call.name} raised could not be recorded: {unrecorded}")
         self._use(call, "failure", error=error)

@@ -17,7 +17,8 @@ from everthread.errors import (
     MergeConflictError,
     SessionFencedError,
 )
-from everthread.history.merge import Merge
+from everthread.history.merge import ABSENT, Conflict, Merge
+from everthread.sessions.journal import OPEN
 from everthread.sessions.sync.lease import OwnLease
 from everthread.threads.document import TrackedDict
 from everthread.threads.sync.core import Core
@@ -27,6 +28,15 @@ from everthread.versions import Version
 
 _TRIES = 100
 _ENDED = "this session has ended; begin another one"
+
+
+def _last_word(conflict: Conflict) -> Any:
+    """What becomes of a place in a journal that two processes of one run have changed: of an open effect only
+    the one that it belongs to may change anything, and has done so; what is gone stays gone; else the later
+    word counts."""
+    if conflict.theirs is ABSENT or conflict.path[:1] == (OPEN,):
+        return conflict.theirs
+    return conflict.ours
 
 
 class RunGuard:
@@ -111,7 +121,7 @@ class FencedThread(Thread):
         #: ``None`` for handles that the threads layer makes from this class: these are ordinary ones.
         self._guard = guard
         #: For everything that a session does with this handle: its tools may run in several threads or tasks.
-        self.lock = process.fork_rlock()
+        self.lock = process.ProcessLock()
         #: Called at the beginning of every :meth:`writing`, to put in what belongs to the same version.
         self.before_write: Callable[[], None] | None = None
         #: Metadata for the first version that this run makes of the thread.
@@ -140,6 +150,11 @@ class FencedThread(Thread):
     def new_id(self) -> str:
         """Short, because people and models read it in briefings."""
         return self.core.runtime.random_bytes(6).hex()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is a run's own handle."""
+        return self._guard is not None
 
     @property
     def is_fenced(self) -> bool:
@@ -215,14 +230,32 @@ class FencedThread(Thread):
                 except ConflictError:
                     if not left:
                         raise
-                    self.rebase()
+                    self.rebase(resolve=_last_word if self._is_journal else None)
         raise AssertionError("the last try ends by returning or raising")
+
+    def write_anew(self, change: Callable[[], None], *, key: str | None = None) -> None:
+        """As :meth:`writing`, but what others wrote meanwhile is read first, and ``change`` made anew."""
+        with self.lock:
+            for left in reversed(range(_TRIES)):
+                try:
+                    with self.writing(key=key, rebases=False):
+                        change()
+                    return
+                except ConflictError:
+                    if not left:
+                        raise
 
     @contextmanager
     def writing(
-        self, *, label: str | None = None, metadata: Mapping[str, Any] | None = None, key: str | None = None
+        self,
+        *,
+        label: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        key: str | None = None,
+        rebases: bool = True,
     ) -> Iterator[None]:
-        """What is changed in the block is one version, durable when the block is left.
+        """What is changed in the block is one version, durable when the block is left. Without ``rebases``
+        it raises :class:`ConflictError` if others wrote meanwhile; the next one sees that.
 
         If it fails, the changes of the block are taken back, unless there were uncommitted ones before: then
         all of them wait for the next commit. Not for nesting: an inner block would commit the outer one's.
@@ -237,10 +270,11 @@ class FencedThread(Thread):
                 if self.before_write is not None:
                     self.before_write()
                 yield
-                self.save(label, metadata, key)
+                (self.save if rebases else self.commit)(label, metadata, key)
             except BaseException:
                 # Whether it was written nobody knows: the next one looks first.
                 self._unsure = True
+                self.handle.writing = False
                 if clean:
                     with suppress(EverthreadError):
                         self.discard()

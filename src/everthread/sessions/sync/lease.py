@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -12,14 +12,14 @@ import msgspec
 from everthread.errors import SessionBusyError, SessionFencedError, UnavailableError
 from everthread.process import here
 from everthread.sessions import lease as leases
-from everthread.sessions.lease import Holder, Lease, lease_of
+from everthread.sessions.lease import Holder, Lease, lease_of, token_of
 from everthread.sessions.records import moment
 from everthread.stores.contract import StaleCell
 from everthread.threads.sync.journals import LEASE, every_cell, space_beside
 
 if TYPE_CHECKING:
     from everthread.threads.sync.core import Core
-    from everthread.versions import Version
+    from everthread.versions import RunToken, Version
 
 
 def lease_space(core: Core) -> str:
@@ -50,6 +50,9 @@ def active_leases(core: Core) -> Iterator[tuple[str, Lease]]:
 class OwnLease:
     """A run's own lease: taken when it begins, renewed as it writes, given back at its end."""
 
+    #: Whether the run is one that its caller named, and of no process.
+    shared = False
+
     def __init__(self, core: Core, uid: str, *, run: str, agent: str | None, ttl_us: int) -> None:
         self._core = core
         self._space = lease_space(core)
@@ -68,14 +71,10 @@ class OwnLease:
         """Take the lease; what was there before. Raises :class:`SessionBusyError` if it is held."""
         while True:
             found = read_lease(self._core, self._uid)
-            if found is not None and found.active:
-                raise SessionBusyError(
-                    f"this session is held by {found.holder}, until {found.expires:%Y-%m-%d %H:%M:%S} UTC "
-                    "if it doesn't go on; wait, or end that run",
-                    holder=found.holder,
-                    expires=found.expires,
-                )
-            self.journal = found.holder.journal if found is not None else ""
+            if found is not None:
+                self._require_free(found)
+                self.journal = found.holder.journal
+                self.holder = msgspec.structs.replace(self.holder, past=found.holder.past_with_this)
             # Before it is there: whoever reads it in this process must find that its run is alive.
             leases.live[self.holder.run] = self
             try:
@@ -83,6 +82,15 @@ class OwnLease:
             except StaleCell:
                 continue
             return found
+
+    def _require_free(self, found: Lease) -> None:
+        if found.active:
+            raise SessionBusyError(
+                f"this session is held by {found.holder}, until {found.expires:%Y-%m-%d %H:%M:%S} UTC "
+                "if it doesn't go on; wait, or end that run",
+                holder=found.holder,
+                expires=found.expires,
+            )
 
     def _swap(self, expected: int, holder: Holder, durable: bool = True) -> int:
         now = self._core.runtime.now_us()
@@ -147,3 +155,133 @@ class OwnLease:
         with suppress(SessionFencedError, StaleCell):
             self.check()
             self._swap(self._revision, nobody)
+
+
+class SharedLease(OwnLease):
+    """The lease of a run that its caller named, as one process has it: joined rather than taken, and left
+    rather than given back. What others of the run write into it stays there."""
+
+    shared = True
+
+    def __init__(
+        self, core: Core, uid: str, run: str | RunToken, *, agent: str | None = None, ttl_us: int
+    ) -> None:
+        name, self._order_us = token_of(run)
+        super().__init__(core, uid, run=name, agent=agent, ttl_us=ttl_us)
+        self.holder = msgspec.structs.replace(self.holder, shared=True)
+
+    @property
+    def fence_due(self) -> bool:
+        """Whether a run from before may still write: whoever sees this writes the fence."""
+        return self.holder.fence_due
+
+    def acquire(self) -> Lease | None:
+        """Join the run, or begin it; what was there before. Raises :class:`SessionFencedError` if a newer
+        run has come, and :class:`SessionBusyError` if a run holds it that belongs to a process."""
+        while True:
+            found = read_lease(self._core, self._uid)
+            if found is not None and self._is_mine(found):
+                self._adopt(found)
+                return found
+            before = Holder(run="", place=here()) if found is None else found.holder
+            if found is not None:
+                self._require_turn(found)
+                self.journal = before.journal
+            now_us = self._core.runtime.now_us()
+            again = before.ended == self.holder.run
+            wanted = before.order_us if again else self._order_us
+            mine = Holder(
+                run=self.holder.run,
+                agent=self.holder.agent,
+                place=here(),
+                since_us=now_us,
+                ttl_us=self.holder.ttl_us,
+                shared=True,
+                order_us=max(now_us, before.newest_us + 1) if wanted is None else wanted,
+                fence=1 if found is None else found.revision + 1,
+                fence_due=found is not None and not found.given_back,
+                past=before.past if again else before.past_with_this,
+            )
+            with suppress(StaleCell):
+                self._swap(0 if found is None else found.revision, mine)
+                # What is stored says more than this: as others of the run will read it.
+                self.holder, self.fence = mine, mine.fence
+                return found
+
+    def is_superseded(self) -> SessionFencedError | None:
+        """What entering would raise because another run has come; writes nothing."""
+        found = read_lease(self._core, self._uid)
+        try:
+            if found is not None and not self._is_mine(found):
+                self._require_turn(found, busy=False)
+        except SessionFencedError as fenced:
+            return fenced
+        return None
+
+    def _is_mine(self, found: Lease) -> bool:
+        return found.holder.shared and found.holder.run == self.holder.run
+
+    def _require_turn(self, found: Lease, busy: bool = True) -> None:
+        """Whether this run may follow the one that is there."""
+        holder = found.holder
+        if any(name == self.holder.run for name, _ in holder.past):
+            raise self._fenced(found)
+        older = self._order_us is not None and self._order_us <= holder.newest_us
+        if older and holder.ended != self.holder.run:
+            raise self._fenced(found)
+        if busy and not holder.shared:
+            self._require_free(found)
+
+    def _adopt(self, found: Lease) -> None:
+        """Take what is stored as this process's own: others of the run have written it."""
+        self.holder, self.fence = found.holder, found.holder.fence
+        self._revision, self._renewed_us = found.revision, found.renewed_us
+        if _number(found.holder.journal) > _number(self.journal):
+            self.journal = found.holder.journal
+
+    def check(self) -> None:
+        found = read_lease(self._core, self._uid)
+        if found is None or not self._is_mine(found):
+            raise self._fenced(found)
+        self._adopt(found)
+
+    def _fenced(self, found: Lease | None) -> SessionFencedError:
+        if found is None or found.holder.ended != self.holder.run or found.holder.restored_us:
+            return super()._fenced(found)
+        return SessionFencedError(
+            f"the run {self.holder.run!r} was ended by another part of it; nothing more of it is written",
+            attempt=self.fence,
+            newest=found.revision,
+        )
+
+    def renew(self) -> None:
+        self._change(lambda holder: holder, durable=False)
+
+    def fenced_off(self) -> None:
+        """The runs before can't write any more."""
+        self._change(lambda holder: msgspec.structs.replace(holder, fence_due=False))
+
+    def _change(self, change: Callable[[Holder], Holder], durable: bool = True) -> None:
+        """Change what is stored, whatever others of the run write meanwhile."""
+        while True:
+            found = read_lease(self._core, self._uid)
+            if found is None or not self._is_mine(found):
+                raise self._fenced(found)
+            self._adopt(found)
+            with suppress(StaleCell):
+                self._swap(found.revision, change(found.holder), durable)
+                return
+
+    def release(self, *, fence_due: bool = False) -> None:
+        """End the run, for all of its processes. What one of them has under way may still land before the
+        next run: that one fences it off."""
+        with suppress(SessionFencedError):
+            self._change(
+                lambda holder: msgspec.structs.replace(holder, run="", ended=holder.run, fence_due=True)
+            )
+
+
+def _number(version: str) -> int:
+    """The number of a version, from its id; 0 for none."""
+    number = version.partition("-")[0]
+    return int(number) if number.isdecimal() else 0

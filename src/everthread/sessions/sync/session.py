@@ -20,7 +20,10 @@ from everthread.errors import (
     InvalidStateError,
     InvalidValueError,
     MaxTurnsError,
+    NotFoundError,
     ThreadDeletedError,
+    ToolVetoError,
+    UsageError,
 )
 from everthread.hooks import HookFailure, SessionLifecycle
 from everthread.sessions.effects import Done, ToolUse, make_call
@@ -37,24 +40,23 @@ from everthread.sessions.records import (
 from everthread.sessions.resume import ResumeReport
 from everthread.sessions.sync.checkpoints import Checkpoints, checkpoint_parts, read_checkpoints
 from everthread.sessions.sync.decisions import Decisions, PendingDecision, read_open_decisions
-from everthread.sessions.sync.effects import Caller, Ledger, settle
+from everthread.sessions.sync.effects import Caller, Ledger, OvertakenError, settle
+from everthread.sessions.sync.inbox import Inbox
 from everthread.sessions.sync.journal import Failures, read_errors
 from everthread.sessions.sync.run_start import SessionOptions, StartedRun, begin
 from everthread.sessions.sync.status import records_of
 from everthread.sessions.sync.tasks import Tasks
 from everthread.sessions.sync.turns import Messages, Turn, deliver, post
-from everthread.sessions.tasks import TASKS, checked_map, custom_part, slice_of, with_both_sides
 from everthread.sessions.usage import Count, Total, Usage, checked_counts
 from everthread.threads.document import TrackedDict
-from everthread.threads.sync.thread import AnyVersion, Thread
+from everthread.threads.sync.thread import AnyVersion, Effects, Thread
 from everthread.threads.twins import BlockingFace
 from everthread.verifiers.specs import AllowCommands
-from everthread.versions import Version
+from everthread.versions import RunToken, Version
 from everthread.working.config import Config
 from everthread.working.sync.home import Home
 from everthread.working.sync.state import WorkingState
 
-MAX_TURNS = 50
 T = TypeVar("T")
 
 LEASE_TTL_S = 300.0
@@ -70,13 +72,23 @@ class AgentSession(BlockingFace):
 
     ``mode``: ``"continue"`` the thread (it is created if there is none), ``"new"`` (raises
     :class:`ThreadExistsError` if there is one), or ``"fork"`` from ``source``, at a version if ``at`` names
-    one. ``system`` is the first message of a thread that is created. ``lease_ttl`` is how many seconds after
-    its last write or :meth:`heartbeat` another process may take the session over, if it can't see that this
-    one is dead. ``parent`` is the session that this is a subagent of.
+    one, its logs changed by ``prepare`` and ``transform`` as :meth:`Thread.fork` does it. Repeated with
+    its ``key``, after a kill for one, either of the latter goes on with the thread that the first call made.
+    ``system`` is the first message of a thread that is created, ``initial`` its custom state. On a
+    thread that exists, a ``system`` that isn't its own raises, unless ``replace_system`` says that it shall
+    take the other's place. After ``max_turns`` turns :meth:`turn` raises :class:`MaxTurnsError`.
+    ``lease_ttl`` is how many seconds after its last write or :meth:`heartbeat` another process may take the
+    session over, if it can't see that this one is dead. ``parent`` is the session that this is a subagent of.
 
-    Tools may run in several threads: :meth:`call`, ``messages``, ``tasks`` and the rest take turns. ``work``
-    and ``state`` are for one thread at a time. Raises :class:`SessionBusyError` if another live run holds the
-    thread, and :class:`SessionFencedError` from the first write after another one has taken over.
+    ``run`` names the run, as text or a :class:`RunToken`: every process that begins a session with the same
+    name is part of one run, several at a time. Leaving the block leaves such a run open, unless an end was
+    chosen in it (:meth:`complete`, :meth:`fail`, :meth:`cancel`, :meth:`wait_for_input`), which then is the
+    end for all; an exception is recorded, and leaves it open. A newer run takes over from an older one, which
+    gets :class:`SessionFencedError` from then on.
+
+    Tools may run in several threads or tasks: :meth:`call`, ``messages``, ``tasks`` and the rest take turns.
+    ``work`` and ``state`` are for one thread at a time. Raises :class:`SessionBusyError` if another live run
+    holds the thread, and :class:`SessionFencedError` from the first write after another one has taken over.
     """
 
     def __init__(
@@ -86,14 +98,20 @@ class AgentSession(BlockingFace):
         *,
         agent: str | None = None,
         store: Any = None,
-        max_turns: int | None = MAX_TURNS,
+        max_turns: int | None = None,
         hooks: Any = None,
         mode: str = "continue",
         source: str | Thread | None = None,
         at: AnyVersion | None = None,
+        key: str | None = None,
+        prepare: Callable[..., Any] | None = None,
+        transform: Callable[..., Any] | None = None,
         system: Any = None,
+        replace_system: bool = False,
+        initial: Mapping[str, Any] | None = None,
         lease_ttl: float = LEASE_TTL_S,
         parent: AgentSession | None = None,
+        run: str | RunToken | None = None,
         _must_exist: bool = False,
     ) -> None:
         lifecycle = hooks_of(hooks)
@@ -106,12 +124,18 @@ class AgentSession(BlockingFace):
             mode=mode,
             source=source,
             at=at,
+            key=key,
+            prepare=prepare,
+            transform=transform,
             agent=agent,
             user_id=user_id,
             system=system,
+            replace_system=replace_system,
+            initial=initial,
             ttl_s=lease_ttl,
             max_turns=max_turns,
             must_exist=_must_exist,
+            run=run,
         )
         self.agent = agent
         self.max_turns = max_turns
@@ -122,7 +146,7 @@ class AgentSession(BlockingFace):
         self._turn: Turn | None = None
         self._exhausted: MaxTurnsError | None = None
         self._closing = False
-        self._ended: tuple[Reason, RunRecord, Total] | None = None
+        self._ended: tuple[Reason | None, RunRecord, Total] | None = None
         self.sandbox_id: str | None = None
         #: What ``on_session_exit`` is told; set it to the reference of a snapshot taken at the end.
         self.exit_snapshot: Any = None
@@ -165,13 +189,22 @@ class AgentSession(BlockingFace):
         self.tasks = Tasks(self._thread)
         #: As ``thread.messages``, each change committed.
         self.messages = Messages(self._thread)
+        self._inbox = Inbox(self._thread, self._guard, self._uid)
         self._checkpoints = Checkpoints(self._thread, self.scratch)
-        self._decisions = Decisions(self._thread, self.run_id)
+        self._decisions = Decisions(self._thread, self.run_id, self.agent)
         self._failures = Failures(self._journal, self.run_id, self.user_id)
-        self._ledger = Ledger(self._journal, self.run_id)
+        shared = self._guard.lease.shared
+        self._ledger = Ledger(self._journal, self.run_id, shared)
         self._caller = Caller(
-            self._journal, self._ledger, self.run_id, self._notify_tool_use, self._failures.put
+            self._journal,
+            self._ledger,
+            self.run_id,
+            self._notify_tool_use,
+            self._failures.put,
+            ttl_us=self._guard.lease.holder.ttl_us if shared else None,
+            denied=self._thread.name if self._thread.effects == "deny" else None,
         )
+        self._thread.handle.effect_caller = self._caller
 
     @classmethod
     def restore(cls, session_id: str, user_id: str | None = None, **options: Any) -> Self:
@@ -210,6 +243,11 @@ class AgentSession(BlockingFace):
     def turns(self) -> int:
         """Turns of all runs on this thread, subagents included."""
         return self._totals().turns
+
+    @property
+    def turns_left(self) -> int | None:
+        """How many turns this run may still begin; ``None`` without ``max_turns``."""
+        return None if self.max_turns is None else max(0, self.max_turns - self.run.turns)
 
     @property
     def usage(self) -> Usage:
@@ -274,17 +312,19 @@ class AgentSession(BlockingFace):
     # ── while it runs ────────────────────────────────────────────────────────────────────────
 
     def turn(self) -> Turn:
-        """The next turn, to be entered with ``with``. Raises :class:`MaxTurnsError` if none is left: leaving
-        the session's block with that ends the run, with ``max_turns`` as the reason, and goes no further."""
+        """The next turn, to be entered with ``with``. Raises :class:`MaxTurnsError` if ``turns_left`` is 0:
+        leaving the session's block with that ends the run, with ``max_turns`` as the reason."""
         self._guard.permit()
-        if self.max_turns is not None and self._runs.current.turns >= self.max_turns:
+        if self.max_turns is not None and not self.turns_left:
             used = counted(self.max_turns, "turn")
             self._exhausted = MaxTurnsError(
                 f"this run has used its {used}; end it, or begin one with more max_turns",
                 max_turns=self.max_turns,
             )
             raise self._exhausted
-        return Turn(self._thread, self._runs, self._failures, self._notify, self._mark_turn, self._uid)
+        return Turn(
+            self._thread, self._runs, self._inbox, self._failures, self._notify, self._mark_turn, self._uid
+        )
 
     def _mark_turn(self, turn: Turn, begins: bool) -> None:
         """A turn begins, or is over."""
@@ -308,6 +348,13 @@ class AgentSession(BlockingFace):
                 post(self._thread, message)
             else:
                 self.messages.append(message)
+
+    def next_input(self, timeout_s: float | None = None) -> Any:
+        """The next message that somebody sent to this thread (``store.send``), appended to ``messages``;
+        waits for it so long, without a limit for ever, and then gives ``None``. The run keeps its lease
+        meanwhile. Raises :class:`SessionFencedError` if another run has taken over all the same. What comes
+        in without this is appended at the start of the next turn."""
+        return self._inbox.next(timeout_s)
 
     def heartbeat(self) -> None:
         """Say that this run is alive, before something that takes long. Writing does so by itself. Raises
@@ -347,8 +394,11 @@ class AgentSession(BlockingFace):
     # ── what it keeps ────────────────────────────────────────────────────────────────────────
 
     def _notify(self, event: str, *args: Any) -> None:
-        """Call the hooks of an event; one that fails is noted and changes nothing."""
-        for failure in self._hooks.fire(event, *args):
+        """Call the hooks of an event; one that fails is noted and changes nothing. Before a tool runs, a
+        :class:`ToolVetoError` of theirs is raised."""
+        vetoed = event == "on_tool_use" and args[0].phase == "pre"
+        passing = (ToolVetoError,) if vetoed else ()
+        for failure in self._hooks.fire(event, *args, passing=passing):
             self._record_hook_failure(failure)
 
     def _record_hook_failure(self, failure: HookFailure) -> None:
@@ -386,7 +436,7 @@ class AgentSession(BlockingFace):
         )
 
     def log(self, name: str) -> Messages:
-        """A log of the thread, as ``messages`` is one."""
+        """A log of the thread, as ``messages`` is one, with a slice of its own."""
         return Messages(self._thread, name)
 
     # ── three lifetimes ──────────────────────────────────────────────────────────────────────
@@ -436,6 +486,22 @@ class AgentSession(BlockingFace):
             self.save()
             return self._thread.rewind(version)
 
+    def fork(
+        self,
+        name: str,
+        at: AnyVersion | None = None,
+        *,
+        key: str | None = None,
+        effects: Effects = "inherit",
+        prepare: Callable[..., Any] | None = None,
+        transform: Callable[..., Any] | None = None,
+    ) -> Thread:
+        """A new thread that shares this one's past, as :meth:`Thread.fork`. What was uncommitted is
+        committed first, and in the fork."""
+        with self._thread.lock:
+            self.save()
+            return self._thread.fork(name, at, key=key, effects=effects, prepare=prepare, transform=transform)
+
     def rewind_to_checkpoint(self, label: str) -> Version:
         """Go back to the newest checkpoint with this label; :class:`NotFoundError` if there is none."""
         with self._thread.lock:
@@ -445,22 +511,16 @@ class AgentSession(BlockingFace):
     # ── the slice ────────────────────────────────────────────────────────────────────────────
 
     def slice(self) -> dict[str, Any]:
-        """Tasks and custom state as plain data: what goes on from run to run, apart from bookkeeping."""
-        with self._thread.lock:
-            return with_both_sides(slice_of(self._thread.state.plain()))
+        """Tasks and custom state as plain data: what goes on from run to run, apart from bookkeeping. Tasks
+        are pairs of id and fields; :meth:`merge_update` takes all of it back."""
+        return self.messages.slice()
 
     def merge_update(self, update: Mapping[str, Any] | None = None, /, **more: Any) -> None:
         """Assign custom state key by key; ``tasks``, if given, replaces all tasks. One version. Bookkeeping
         (status, turns, usage, …) that comes along is left out."""
         if update is not None:
             check_mapping(update, "update")
-        given = {**(update or {}), **more}
-        custom = custom_part(given)
-        tasks = checked_map(given[TASKS]) if TASKS in given else None
-        with self._thread.writing():
-            if tasks is not None:
-                custom[TASKS] = tasks
-            self._thread.state.update(custom)
+        self.messages.merge_update({**(update or {}), **more})
 
     # ── decisions, errors ────────────────────────────────────────────────────────────────────
 
@@ -526,7 +586,10 @@ class AgentSession(BlockingFace):
         happened. Raises :class:`NotFoundError` if it isn't in doubt."""
         with self._journal.lock:
             intent = self._ledger.require(check_name(key, "key"))
-            settle(self._ledger, intent, outcome, "settle")
+            try:
+                settle(self._ledger, intent, outcome, "settle")
+            except OvertakenError:
+                raise NotFoundError(f"the effect {key!r} was settled by somebody else just now") from None
 
     def accept_losses(self) -> bool:
         """Say that nothing which the journal of this thread has lost can be called again, or that it may:
@@ -540,6 +603,7 @@ class AgentSession(BlockingFace):
             msgspec.structs.replace(effect, state="in_doubt")
             for effect in records.open_effects()
             if not self._caller.runs(effect.key)
+            and not (self._guard.lease.shared and effect.state == "in_flight")
         ]
 
     def effects(self, limit: int | None = 20) -> list[EffectRecord]:
@@ -560,8 +624,23 @@ class AgentSession(BlockingFace):
             return
         self._end(error)
 
+    def leave(self) -> None:
+        """End this part of a run that its caller named (``run=``); the run itself goes on. Leaving the block
+        does the same, unless an end was chosen in it."""
+        if not self._guard.lease.shared:
+            raise UsageError("a run that belongs to this process is ended: close(), complete(), fail(), …")
+        self._chosen = None
+        self.close()
+
+    def _leaves_open(self, error: BaseException | None) -> bool:
+        """Whether the run goes on in other processes, or later."""
+        if not self._guard.lease.shared or (error is not None and error is self._exhausted):
+            return False
+        return self._chosen is None or error is not None
+
     def _end(self, error: BaseException | None) -> None:
         end = Teardown()
+        leaves_open = self._leaves_open(error)
         end.take(self._save_all)
         end.take(self._caller.flush)
         reason = reason_of(error, self._chosen, error is not None and error is self._exhausted)
@@ -570,10 +649,16 @@ class AgentSession(BlockingFace):
         if reason == "failed" and error is not None:
             end.take(self._failures.note, error, "session")
         total = end.take(lambda: self._runs.total) or Total()
-        end.take(self._notify, "on_session_end", reason, total.turns, total.usage)
-        end.take(self._runs.end, reason, None if error is None else type(error).__name__)
-        run = msgspec.structs.replace(self._runs.current, status=STATUS_OF[reason], reason=reason)
-        self._ended = (reason, run, total)
+        if leaves_open:
+            self._ended = (None, self._runs.current, total)
+        else:
+            own = end.take(lambda: self._runs.current)
+            own_turns, own_usage = (0, Usage()) if own is None else (own.turns, own.usage)
+            figures = (reason, total.turns, total.usage, own_turns, own_usage)
+            end.take(self._notify, "on_session_end", *figures)
+            end.take(self._runs.end, reason, None if error is None else type(error).__name__)
+            run = msgspec.structs.replace(self._runs.current, status=STATUS_OF[reason], reason=reason)
+            self._ended = (reason, run, total)
         end.take(self._notify, "on_session_exit", self.sandbox_id, self.exit_snapshot, self._thread)
         if self._parent is not None:
             end.take(self._parent._runs.end_child, self.session_id, total)
@@ -583,7 +668,8 @@ class AgentSession(BlockingFace):
         self._thread.end()
         # A run that no journal tells of must not vanish: its lease shows that it began.
         recorded = end.take(lambda: self._runs.recorded)
-        end.take(self._guard.lease.release if recorded else self._guard.lease.abandon)
+        gives_back = recorded and not leaves_open
+        end.take(self._guard.lease.release if gives_back else self._guard.lease.abandon)
         self.scratch.clear()
         end.take(self._home.close)
         end.conclude(error)
@@ -597,9 +683,8 @@ class AgentSession(BlockingFace):
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
+    ) -> None:
         self.close(error=error)
-        return error is not None and error is self._exhausted
 
     def __repr__(self) -> str:
         return f"<session {self.session_id!r}, run {self.run_id}: {self.status}>"

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from everthread.arguments import check_count, check_limit, check_seconds
 from everthread.errors import ThreadNotFoundError
 from everthread.sessions import journal as j
+from everthread.sessions.effects import intent_of, may_be_called_now
 from everthread.sessions.journal import Losses, is_held_by, losses_in, run_status
 from everthread.sessions.lease import Holder, Lease
 from everthread.sessions.records import (
@@ -27,10 +28,11 @@ from everthread.sessions.records import (
     revealed,
     run_of,
 )
-from everthread.sessions.sync.checkpoints import read_checkpoints
-from everthread.sessions.sync.decisions import read_decisions, read_open_decisions
+from everthread.sessions.sync.checkpoints import checkpoint_parts, read_checkpoints
+from everthread.sessions.sync.decisions import decided_count, read_decisions, read_open_decisions
 from everthread.sessions.sync.effects import find_done
 from everthread.sessions.sync.journal import (
+    error_count,
     losses_of,
     losses_of_a_namesake,
     read_errors,
@@ -176,7 +178,8 @@ class SessionRecords:
     # ── what happened ────────────────────────────────────────────────────────────────────────
 
     def open_effects(self) -> list[EffectRecord]:
-        """Effects that were begun and have no end: in flight while their run lives, else in doubt."""
+        """Effects that were begun and have no end: in flight while their run lives, else in doubt. Of a run
+        that several processes share: while the process lives that calls it, as far as can be known."""
         found = self._own.get(j.OPEN)
         if not isinstance(found, Mapping):
             return []
@@ -184,6 +187,9 @@ class SessionRecords:
         for key, stored in found.items():
             if isinstance(stored, Mapping):
                 flying = not stored.get("error") and is_held_by(self._lease, stored.get("run"))
+                if flying and self._lease is not None and stored.get("place") is not None:
+                    now_us, ttl_us = self.thread.core.runtime.now_us(), self._lease.holder.ttl_us
+                    flying = may_be_called_now(intent_of(key, stored), now_us, ttl_us)
                 opened.append(effect_of({**stored, "key": key}, "in_flight" if flying else "in_doubt"))
         return opened
 
@@ -199,6 +205,16 @@ class SessionRecords:
     def effect_count(self) -> int:
         """How many settled effects there are: as many as ``effects(limit=None)`` gives."""
         return len(self._journal.log(j.EFFECT_LOG))
+
+    @property
+    def error_count(self) -> int:
+        """How many errors there are: as many as ``errors(limit=None)`` gives."""
+        return error_count(self._journal)
+
+    @property
+    def decided_count(self) -> int:
+        """How many decisions have an outcome."""
+        return decided_count(self.thread)
 
     def effect(self, key: str) -> EffectRecord | None:
         """How one effect stands, a done one as it is known now; ``None`` if it was never begun, or found not
@@ -224,6 +240,10 @@ class SessionRecords:
     def checkpoints(self, limit: int | None = None) -> list[CheckpointRecord]:
         """Oldest first; with a limit the newest of them."""
         return read_checkpoints(self.thread, check_limit(limit))
+
+    def get_checkpoint(self, label: str) -> dict[str, Any] | None:
+        """What the newest checkpoint with this label kept, or ``None``; also while a run is at work."""
+        return checkpoint_parts(self.thread, label)
 
     @property
     def tasks(self) -> TaskView:

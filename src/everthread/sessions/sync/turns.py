@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
+from everthread.arguments import check_mapping
 from everthread.errors import EverthreadError, InvalidStateError, InvalidValueError
 from everthread.messages.request import (
     Orphans,
@@ -20,7 +21,7 @@ from everthread.messages.request import (
 )
 from everthread.messages.shapes import enclose
 from everthread.sessions.effects import ToolUse
-from everthread.sessions.tasks import OWN, own_part
+from everthread.sessions.tasks import OWN, custom_part, own_part, slice_of
 from everthread.sessions.usage import Count, Usage, checked_counts
 from everthread.threads.twins import BlockingFace, SequenceReads
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from everthread.sessions.sync.fenced_thread import FencedThread
+    from everthread.sessions.sync.inbox import Inbox
     from everthread.sessions.sync.journal import Failures, Runs
     from everthread.versions import Version
 
@@ -35,7 +37,11 @@ if TYPE_CHECKING:
 # ── messages ────────────────────────────────────────────────────────────────────────────────────────
 
 
-INBOX = "inbox"
+#: In the session's own part of the document: messages that wait for the turn's end.
+WAITING = "inbox"
+#: There, too: state of other logs than this one, by the name of the log.
+SLICES = "slices"
+MESSAGES = "messages"
 
 
 class Options(TypedDict, total=False):
@@ -54,7 +60,7 @@ class Messages(SequenceReads):
     """A log of the session's thread, or the log ``messages``; each change is a version of its own."""
 
     def __init__(
-        self, thread: FencedThread, name: str = "messages", permit: Callable[[], None] | None = None
+        self, thread: FencedThread, name: str = MESSAGES, permit: Callable[[], None] | None = None
     ) -> None:
         self._thread = thread
         self.name = name
@@ -103,6 +109,32 @@ class Messages(SequenceReads):
         with self._thread.lock:
             return len(self._thread.log(self.name))
 
+    # ── its own slice ────────────────────────────────────────────────────────────────────────
+
+    def slice(self) -> dict[str, Any]:
+        """Tasks and custom state that belong to this log, as ``session.slice()`` gives those of the thread:
+        for threads that several agents share, each with a log. That of ``messages`` is the thread's."""
+        with self._thread.lock:
+            document = self._thread.state.plain()
+            if self.name != MESSAGES:
+                own = document.get(OWN)
+                slices = own.get(SLICES) if isinstance(own, Mapping) else None
+                found = slices.get(self.name) if isinstance(slices, Mapping) else None
+                document = found if isinstance(found, Mapping) else {}
+            return slice_of(document)
+
+    def merge_update(self, update: Mapping[str, Any] | None = None, /, **more: Any) -> None:
+        """Assign custom state of this log's slice key by key, as ``session.merge_update()`` does."""
+        if update is not None:
+            check_mapping(update, "update")
+        custom = custom_part({**(update or {}), **more})
+        with self._thread.writing():
+            self._check()
+            state = self._thread.state
+            if self.name != MESSAGES:
+                state = own_part(state).setdefault(SLICES, {}).setdefault(self.name, {})
+            state.update(custom)
+
     # ── for a provider ───────────────────────────────────────────────────────────────────────
 
     def for_anthropic(self, **options: Unpack[AnthropicOptions]) -> Request:
@@ -135,13 +167,13 @@ class Messages(SequenceReads):
 def post(thread: FencedThread, message: Any) -> None:
     """Let a message wait until the turn that is under way has ended."""
     with thread.writing():
-        own_part(thread.state).setdefault(INBOX, []).append(message)
+        own_part(thread.state).setdefault(WAITING, []).append(message)
 
 
 def deliver(thread: FencedThread) -> None:
     """Append what waits; part of the caller's write."""
     own = thread.state.get(OWN)
-    waiting = own.get(INBOX) if own is not None and hasattr(own, "get") else None
+    waiting = own.get(WAITING) if own is not None and hasattr(own, "get") else None
     if not waiting:
         return
     for message in waiting.plain():
@@ -149,7 +181,7 @@ def deliver(thread: FencedThread) -> None:
             thread.messages.append(message)
         except InvalidValueError:
             thread.messages.append(_without_id(message))
-    del own[INBOX]
+    del own[WAITING]
 
 
 def _without_id(message: Any) -> Any:
@@ -167,6 +199,7 @@ class Turn(BlockingFace):
         self,
         thread: FencedThread,
         runs: Runs,
+        inbox: Inbox,
         failures: Failures,
         notify: Callable[..., None],
         mark: Callable[[Turn, bool], None],
@@ -174,6 +207,7 @@ class Turn(BlockingFace):
     ) -> None:
         self._thread = thread
         self._runs = runs
+        self._inbox = inbox
         self._failures = failures
         self._notify = notify
         self._mark = mark
@@ -183,6 +217,8 @@ class Turn(BlockingFace):
         self._start: Version | None = None
         self.number = 0
         self.rewound = False
+        #: The messages from outside that came in since the last turn: they are in ``messages`` now.
+        self.received: list[Any] = []
         #: As ``session.messages``, but closed with the turn: what a cancelled tool appends late is refused.
         self.messages = Messages(thread, permit=self._permit)
 
@@ -254,6 +290,7 @@ class Turn(BlockingFace):
             self._mark(self, True)
             with self._thread.writing():
                 deliver(self._thread)
+            self.received = self._inbox.take_all()
             self.number = self._runs.begin_turn()
             self._start = self._thread.head
             self._open = True

@@ -707,6 +707,41 @@ class StepRules:
             _work(step, 2, "new")
         assert store.thread("a").messages[:] == [*(message(f"m{n}", n) for n in range(3)), message("new", 2)]
 
+    def test_a_step_may_be_done_again_and_again(self, open_store: OpenStore) -> None:
+        store = open_store()
+        thread = store.thread("a")
+        talk(thread, 3)
+        was = contents(thread)
+        for number in range(6):
+            with store.thread("a").step("ask", redo=number > 0) as step:
+                assert contents(step.thread)[0] == {"count": 2, **({"theirs": number} if number else {})}
+                assert [item for item in step.thread.messages if item["id"] not in ("t", "u")] == was[1][
+                    "messages"
+                ]
+                step.messages.extend([message("m1", f"replaced {number}"), message(f"new {number}")])
+                if number % 2:
+                    step.messages.append(message("m2", "odd"))
+                step.state[f"only {number}"] = number
+                step.state.increment("asked")
+                step.result = number
+            other = store.thread("a")
+            other.state["theirs"] = number + 1
+            if number == 2:
+                other.messages.append(message("t"))
+            other.commit()
+        thread.refresh()
+        assert thread.state.plain() == {"count": 2, "theirs": 6, "only 5": 5, "asked": 1}
+        assert ids(thread.messages) == ["m0", "m1", "m2", "new 5", "t"]
+        assert [item["content"] for item in thread.messages[1:3]] == ["replaced 5", "odd"]
+        (recorded,) = thread.steps()
+        assert (recorded.result, recorded.attempt) == (5, 6)
+        with thread.step("ask", redo=True) as step:
+            assert thread.messages[:] == [*was[1]["messages"], message("t")]
+        assert contents(store.thread("a")) == (
+            {"count": 2, "theirs": 6},
+            {"messages": [*was[1]["messages"], message("t")]},
+        )
+
     def test_older_attempts_are_fenced_off_by_one_that_is_done_again(self, open_store: OpenStore) -> None:
         store = open_store()
         talk(store.thread("a"), 1)

@@ -14,6 +14,7 @@ from everthread.codec.values import LEAVES, decode_plain, encode, is_plain, lowe
 from everthread.errors import ConflictError, InvalidStateError, InvalidValueError, ThreadDeletedError
 from everthread.history import packs
 from everthread.history.chain import genesis, link_record, version_id
+from everthread.process import check_not_in_workflow
 from everthread.stores.contract import (
     DELTA,
     NO_TAGS,
@@ -144,6 +145,7 @@ async def write(
 
     Long on purpose: it is what every save runs, and a call less is a cache miss less.
     """
+    check_not_in_workflow()
     if ASYNC:
         if handle.logs_touched and handle.unsettled:
             await handle.settle_logs()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -38,8 +38,52 @@ from everthread.threads.twins import ASYNC
 from everthread.values import Erased, Personal, Tagged
 
 if TYPE_CHECKING:
+    from everthread.history.merge import Conflict
+    from everthread.threads.aio.merge import Choice
+    from everthread.threads.aio.thread import AsyncThread
     from everthread.threads.aio.update import UpdateQueue
     from everthread.threads.reports import Recovered
+    from everthread.versions import RunToken
+
+
+class EffectCaller(Protocol):
+    """Calls functions that have effects on the world, once each. Sessions have one."""
+
+    async def call_effect(
+        self,
+        key: str,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        verify: Callable[..., Any] | None,
+        retry_on: Any,
+        step: tuple[str, int],
+    ) -> Any: ...
+
+
+class StepRun(EffectCaller, Protocol):
+    """A run that its caller named, as a step needs to know it."""
+
+    @property
+    def id(self) -> str: ...
+
+    async def enter(self, run: str | RunToken) -> bool:
+        """Raise if this run may not write to the thread; whether it has begun with that. To be asked after
+        the version was read that is to be built on: a newer run changes the lease first and writes then."""
+
+    async def require_not_superseded(self) -> None:
+        """Raise if another run has taken over."""
+
+    async def wrote(self) -> None: ...
+
+
+class LedgerMerge(Protocol):
+    """What has to be done beside a thread that another one is merged into."""
+
+    async def conflicts(self) -> tuple[Conflict, ...]: ...
+
+    async def write(self, choice: Choice) -> None: ...
 
 
 class Core:
@@ -71,6 +115,12 @@ class Core:
         self.warned: set[tuple[str, ...]] = set()
         #: Called then, for each once.
         self.warn: Callable[[str, Recovered], None] = log_damage
+        #: Finds the run that a step is part of. Threads know nothing of runs: the store fills this in.
+        self.join_run: Callable[[AsyncThread, str | RunToken], Awaitable[StepRun]] | None = None
+        #: Compares the ledgers of two lines, given by uid, for a merge of the second into the first.
+        self.compare_ledgers: Callable[[Core, str, str], Awaitable[LedgerMerge | None]] | None = None
+        #: The runs that steps of this store are part of, by the thread's uid and their own name.
+        self.joined_runs: dict[tuple[str, str], Any] = {}
 
     @cached_property
     def update_queue(self) -> UpdateQueue:

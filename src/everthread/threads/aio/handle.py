@@ -18,9 +18,10 @@ from everthread.errors import (
 from everthread.history.chain import parse_version_id, version_id
 from everthread.history.diff import diff_documents
 from everthread.history.logs import EMPTY_LOG, LOST
+from everthread.process import check_not_in_workflow
 from everthread.stores.contract import Line
 from everthread.threads import migrations
-from everthread.threads.aio.core import Core, Validator
+from everthread.threads.aio.core import Core, EffectCaller, Validator
 from everthread.threads.aio.fallback import fall_back
 from everthread.threads.aio.log import AsyncLog
 from everthread.threads.aio.reader import LARGE
@@ -76,6 +77,10 @@ class Handle:
     _migrated: tuple[bytes, bytes] | None = None
     #: What the store remembers of this line.
     slot = NO_SLOT
+    #: Calls effects, for the handle of a session.
+    effect_caller: EffectCaller | None = None
+    #: The run that was last found to hold the lease, and the version that the handle stood on then.
+    vouched: tuple[str, bytes] | None = None
     #: Whether the store is at work on a commit.
     writing = False
     if ASYNC:
@@ -118,6 +123,7 @@ class Handle:
 
     async def newest(self) -> tuple[Line | None, CachedHead | None]:
         """The line of this name and its newest version, or the last one that can still be read."""
+        check_not_in_workflow()
         try:
             found = await self.core.backend.find(self.core.space, self.name)
             head = await self.core.head(found) if found is not None else None
@@ -382,6 +388,7 @@ class Handle:
         return self.core.vault.open(tagged, self.sealed)
 
     async def fetch(self, log: str, start: int, stop: int) -> list[Any]:
+        check_not_in_workflow()
         line, head = self.line, self.head
         if line is None or head is None or self.deleted or self.moving or head.version.ttl_us is not None:
             line, head = self.require()
@@ -392,6 +399,10 @@ class Handle:
             newest: list[Any] = decode_plain(block, self.open_seal)
             return newest[before : before + stop - start]
         return await self.core.reader.items(line, log, start, stop, recent, self.open_seal)
+
+    async def upsert(self, log: str, item: Any) -> None:
+        """Append an item to a log, or put it in the place of the one that has its id; to be committed."""
+        await self.log(log)._upsert(item, item["id"], None)
 
     async def fetch_raw(self, log: str, start: int, stop: int) -> list[bytes]:
         return await self.core.reader.raw_items(self.require()[0], log, start, stop)

@@ -1,7 +1,8 @@
 """Journals: a thread beside a thread, which no rewind moves, a fork takes along and a delete removes.
 
 It holds what must outlive every rewind, such as the ledger of effects. It lives in a space of its own that no
-public name reaches, under the uid of the line it belongs to.
+public name reaches, under the uid of the line it belongs to. So does its inbox, which no fork takes along:
+what was sent to a thread is meant for that one.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 
 _PAGE = 500
 JOURNAL = "journal"
+#: Messages from outside on their way to the thread.
+INBOX = "inbox"
+#: What is called after the uid of the thread it belongs to, and goes with it.
+COMPANIONS = (JOURNAL, INBOX)
 #: Beside threads, too, but cells: who may write to a session; threads that a restored backup doesn't know.
 LEASE = "lease"
 GONE = "gone"
@@ -94,10 +99,10 @@ def is_companion(line: Line) -> bool:
 
 
 async def told_as(backend: AsyncBackend, line: Line) -> tuple[str, str]:
-    """How people know a line: the name of the thread, for a journal of the one it belongs to, and what it is
-    beside that (``""``: the thread itself)."""
+    """How people know a line: the name of the thread, for a companion of the one it belongs to, and what it
+    is beside that (``""``: the thread itself)."""
     kind = line.space.partition("\0")[2]
-    name = await _owner(backend, line.name) if kind == JOURNAL else None
+    name = await _owner(backend, line.name) if kind in COMPANIONS else None
     return line.name if name is None else name, kind
 
 
@@ -138,11 +143,12 @@ async def take_along(core: Core, line: Line, uid: bytes) -> AsyncThread | None:
 
 
 async def remove(core: Core, line: Line) -> None:
-    """Delete the companion of a line that has been deleted."""
-    core = beside(core)
-    if await core.backend.find(core.space, line.uid.hex()) is not None:
-        with suppress(EverthreadError):
-            await (await _open(core, line.uid.hex())).delete()
+    """Delete the companions of a line that has been deleted."""
+    for kind in COMPANIONS:
+        other = beside(core, kind)
+        if await other.backend.find(other.space, line.uid.hex()) is not None:
+            with suppress(EverthreadError):
+                await (await _open(other, line.uid.hex())).delete()
 
 
 async def _open(core: Core, name: str) -> AsyncThread:

@@ -27,6 +27,7 @@ from everthread.threads.twins import ASYNC
 from everthread.versions import Version
 
 if TYPE_CHECKING:
+    from everthread.threads.aio.core import LedgerMerge
     from everthread.threads.aio.handle import Handle
     from everthread.threads.aio.log import AsyncLog
 
@@ -212,7 +213,14 @@ async def merge(handle: Handle, other: Handle, choice: Choice, label: str | None
     common = await _common(handle, other)
     reader = handle.core.reader
     owner = await reader.owner(their_line, theirs.seq)
+    ledger = await _ledgers(handle, other)
+    differing = [] if ledger is None else await ledger.conflicts()
     if common is not None and common[0].uid == owner.uid and common[1] == theirs.seq:
+        if differing and choice is None:
+            return Merge(None, tuple(differing))
+        if ledger is not None:
+            # Effects make no versions of the thread.
+            await ledger.write(choice)
         return Merge(ours.version)
     if common is None and not unrelated:
         raise UsageError(
@@ -231,12 +239,14 @@ async def merge(handle: Handle, other: Handle, choice: Choice, label: str | None
         for name in sorted({*ours.logs, *theirs.logs})
         if "\0" not in name
     }
-    conflicts = [*merged.conflicts, *(c for log in logs.values() for c in log.conflicts)]
+    conflicts = [*merged.conflicts, *(c for log in logs.values() for c in log.conflicts), *differing]
     if conflicts and choice is None:
         return Merge(None, tuple(conflicts))
     document = merged.document
     if merged.conflicts and choice is not None:
         document = _settled(handle, merged, choice)
+    if ledger is not None:
+        await ledger.write(choice)
     if ASYNC:
         # Another task may have edited this handle meanwhile.
         handle.require_clean("merge()")
@@ -256,6 +266,15 @@ async def merge(handle: Handle, other: Handle, choice: Choice, label: str | None
         handle.drop_changes()
         raise
     return Merge(version)
+
+
+async def _ledgers(handle: Handle, other: Handle) -> LedgerMerge | None:
+    """The ledgers of effects beside both, where the store knows of such; not of those of one line."""
+    compare = handle.core.compare_ledgers
+    (line, _), (their_line, _) = handle.require(), other.require()
+    if compare is None or line.uid == their_line.uid:
+        return None
+    return await compare(handle.core, line.uid.hex(), their_line.uid.hex())
 
 
 async def _added_by_both(

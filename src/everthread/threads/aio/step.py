@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from everthread.arguments import check_mapping, check_name
 from everthread.codec import records
-from everthread.errors import ConflictError, FencedError, InvalidStateError, InvalidValueError, UsageError
+from everthread.errors import (
+    ConflictError,
+    FencedError,
+    InvalidStateError,
+    InvalidValueError,
+    StateCorruptedError,
+    UsageError,
+    VersionPrunedError,
+)
 from everthread.history.logs import EMPTY_LOG
 from everthread.threads.aio.commit import write_alone
 from everthread.threads.aio.core import key_hash
@@ -18,12 +27,13 @@ from everthread.threads.aio.lost_ack import Landed
 from everthread.threads.aio.merge import Choice, check_choice
 from everthread.threads.aio.undo import Undo
 from everthread.threads.twins import ASYNC, AwaitedFace
-from everthread.versions import RecordedStep, Version
+from everthread.versions import RecordedStep, RunToken, Version
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from everthread.stores.contract import Line
+    from everthread.threads.aio.core import StepRun
     from everthread.threads.aio.handle import AnyVersion, Handle
     from everthread.threads.aio.thread import AsyncThread
     from everthread.threads.aio.update import Ticket
@@ -100,6 +110,9 @@ class AsyncStep(AwaitedFace):
     in the order of their slots. ``resolve`` settles what they change both, as ``merge()`` has it: ``"ours"``
     is this step. With ``redo`` a recorded result doesn't count: what that step had written is taken back,
     and what this one comes to stands in its place, in one version.
+
+    ``run`` names the run that it is part of: see :class:`RunToken`. :meth:`call` needs one, unless the thread
+    is a session's.
     """
 
     def __init__(
@@ -114,6 +127,7 @@ class AsyncStep(AwaitedFace):
         base: AnyVersion | None = None,
         label: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        run: str | RunToken | None = None,
     ) -> None:
         #: The thread as this step's caller holds it.
         self.thread = thread
@@ -134,6 +148,8 @@ class AsyncStep(AwaitedFace):
         self._base = base
         self._label = None if label is None else check_name(label, "label")
         self._metadata = metadata or None
+        self._token = run
+        self._run: StepRun | None = None
         self._hash = key_hash(b"step", self._text)
         self._logs: dict[str, AsyncStepLog] = {}
         self._open = False
@@ -141,8 +157,10 @@ class AsyncStep(AwaitedFace):
         #: The version that the handle stood on then: its hash, and the line and number that it has.
         self._entered: bytes | None = None
         self._stood: tuple[Line, int] | None = None
-        #: What is to be done again: the number of that version, where its record is, and how to take it back.
-        self._former: tuple[int, int] | None = None
+        #: What is to be done again: the versions that recorded it, newest first, where the record of the
+        #: newest is, and how to take them back.
+        self._former: list[tuple[Line, int]] = []
+        self._former_at = -1
         self._undo: Undo | None = None
         self.done = False
         self.result: Any = None
@@ -173,6 +191,33 @@ class AsyncStep(AwaitedFace):
         text = json.dumps([self.thread.name, self._text, str(slot)])
         return sha256(text.encode()).hexdigest()[:32]
 
+    async def call(
+        self,
+        key: str,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        verify: Callable[..., Any] | None = None,
+        retry_on: Any = (),
+        **kwargs: Any,
+    ) -> Any:
+        """Call ``fn(*args, **kwargs)``, which has an effect on the world, at most once for this key, whatever
+        becomes of the step: as :meth:`AsyncAgentSession.call`, in any process that takes part in the run.
+
+        While another process calls it, :class:`InDoubtError` says so, and ``verify`` isn't asked; nor is it
+        while that can't be known, for as long as the lease lasts. A later attempt of the same step asks it.
+        Raises :class:`UsageError` if the step belongs to no run.
+        """
+        self._check_open()
+        caller = self._run or self._handle.effect_caller
+        if caller is None:
+            raise UsageError(
+                "an effect belongs to a run: name it with thread.step(key, run=…), or take a step of a "
+                "session's thread"
+            )
+        options: Any = {"verify": verify, "retry_on": retry_on, "step": (self._text, self.attempt)}
+        return await caller.call_effect(key, fn, args, kwargs, **options)
+
     def leave(self) -> None:
         """Leave the step open: when the block ends nothing is recorded, and its changes are dropped."""
         self._check_open()
@@ -194,10 +239,16 @@ class AsyncStep(AwaitedFace):
         thread, handle = self.thread, self._handle
         handle.require_clean("step()")
         await thread.refresh()
+        if self._token is not None:
+            if thread.core.join_run is None:
+                raise UsageError("this store knows nothing of runs: open it with everthread.open()")
+            self._run = await thread.core.join_run(thread, self._token)
         while True:
             if self._base is not None and not await thread.contains(self._base):
                 raise self._fenced(f"{self._base} isn't on the line that {thread.name!r} stands on", 0)
             entered = await self._look(handle.line, handle.head)
+            if await self._moved_by_joining():
+                continue
             if self.done or entered >= self.attempt or self.attempt == 1:
                 break
             # A higher attempt than any before: from here on the lower ones may not write.
@@ -212,17 +263,38 @@ class AsyncStep(AwaitedFace):
             self._entered = handle.head.hash
             seq = handle.head.seq
             self._stood = (await thread.core.reader.owner(handle.line, seq), seq)
-        if self._former is not None:
+        if self._former:
             # Above all attempts that were ever recorded or let in: these may not write any more.
             self.attempt = max(self.attempt, entered + 1)
             try:
-                self._undo = await Undo.of(handle, self._former[0])
+                self._undo = await Undo.of(handle, self._former)
                 await self._undo.show()
             except BaseException:
                 handle.drop_changes()
                 raise
         self._open = True
         return self
+
+    async def _moved_by_joining(self) -> bool:
+        """Make sure that the run may write; whether that took a fence, which is the newest version now.
+
+        The lease is read after the version that the handle stands on: a newer run changes the lease first,
+        and writes its fence afterwards.
+        """
+        if self._run is None or self._token is None:
+            return False
+        handle = self._handle
+        if self.done:
+            await self._run.require_not_superseded()
+            return False
+        standing = handle.head.hash if handle.head is not None else b""
+        if handle.vouched == (self._run.id, standing):
+            return False
+        if await self._run.enter(self._token):
+            await self.thread.refresh()
+            return True
+        handle.vouched = (self._run.id, standing)
+        return False
 
     async def _look(self, line: Line | None, head: CachedHead | None, leaving: bool = False) -> int:
         """Take note of a recorded result; the highest attempt entered so far. Raises if fenced off.
@@ -243,9 +315,10 @@ class AsyncStep(AwaitedFace):
             return highest
         (owner, seq), (_, _, at) = recorded
         if self._redo:
-            if leaving and (self._former is None or self._former[0] != seq):
+            if leaving and (not self._former or self._former[0][1] != seq):
                 raise self._fenced("somebody else recorded it meanwhile", highest)
-            self._former = (seq, at)
+            self._former = [place for place, (_, _, position) in found if position >= 0]
+            self._former_at = at
             return highest
         self.result = (await read_record(self._handle, line, head, at))["result"]
         self.version = (await reader.version(owner, seq, gone=True))[0]
@@ -279,6 +352,13 @@ class AsyncStep(AwaitedFace):
             while not await self._finish():
                 ticket = ticket or await queue.enter(name)
                 await thread.rebase(resolve=self._resolve)
+                if self._run is not None and self._token is not None:
+                    # What was met there may be the fence of a newer run.
+                    await self._run.enter(self._token)
+            if self._run is not None and not self.done and handle.head is not None:
+                # It follows a version at which the run held the lease.
+                handle.vouched = (self._run.id, handle.head.hash)
+                await self._run.wrote()
         except BaseException:
             handle.drop_changes()
             raise
@@ -349,14 +429,14 @@ class AsyncStep(AwaitedFace):
             "result": self.result,
         }
         position = steps._current.count
-        former = None if self._former is None else steps._current.index_of(self._former[1])
+        former = steps._current.index_of(self._former_at) if self._former else None
         steps._add(handle.lower(record, "step"), None, former, 0 if former is None else 1)
         return position
 
     async def _place(self) -> None:
         """Put the step's items into the handle's logs: by id where they are known, else in slot order. What
         is done again takes the place of what was there."""
-        places = await self._undo.apply() if self._undo is not None else {}
+        places = self._undo.apply() if self._undo is not None else {}
         for name, log in self._logs.items():
             target = self._handle.log(name)
             at = places[name] if name in places else await self._place_of_slot(name)
@@ -426,11 +506,26 @@ async def list_steps(handle: Handle, line: Line, head: CachedHead) -> AsyncItera
                 line, STEP_LOG, first, last, head.recent.get(STEP_LOG), handle.open_seal
             )
         for record in reversed(found):
-            version = (await reader.version(line, record["seq"], gone=True))[0]
             yield RecordedStep(
                 key=records.step_key(record["key"])[0],
                 slot=record["slot"],
                 attempt=record["attempt"],
                 result=record["result"],
-                version=version,
+                version=await _recorded_by(handle, line, head, record),
             )
+
+
+async def _recorded_by(handle: Handle, line: Line, head: CachedHead, record: Any) -> Version:
+    """The version that recorded a step."""
+    core, key, seq = handle.core, records.step_key(record["key"])[0], record["seq"]
+    if seq <= head.seq:
+        with suppress(VersionPrunedError, StateCorruptedError):
+            version = (await core.reader.version(line, seq, gone=True))[0]
+            if (version.step, version.slot) == (key, record["slot"]):
+                return version
+    # A line that was made anew from a damaged one numbers its versions itself.
+    hashed = key_hash(b"step", records.step_text(key, record["slot"]))
+    for place, (_, _, at) in await KeyFinder(core, line, head).steps(hashed):
+        if at >= 0:
+            return (await core.reader.version(*place, gone=True))[0]
+    raise StateCorruptedError(f"no version recorded the step {key!r} of {line.name!r}", where=line.name)

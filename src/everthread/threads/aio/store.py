@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -11,16 +12,16 @@ from everthread.arguments import (
     check_mapping,
     check_name,
 )
-from everthread.errors import (
-    StateCorruptedError,
-    StoreClosedError,
-)
+from everthread.codec.values import lower
+from everthread.errors import StateCorruptedError, StoreBusyError, StoreClosedError
 from everthread.history.chain import version_id
 from everthread.limits import DEFAULT_LIMITS, Limits
+from everthread.process import check_not_in_workflow
 from everthread.stores.contract import Capabilities, Found, Line
 from everthread.stores.contract_async import AsyncBackend
 from everthread.threads.aio.core import Core
 from everthread.threads.aio.fallback import last_good, remaining_lines
+from everthread.threads.aio.fold import tag_value, tags_of
 from everthread.threads.lifetimes import Lifetime, left_s, ttl_us
 from everthread.threads.runtime import Runtime
 from everthread.threads.sealing import read_metadata
@@ -48,6 +49,9 @@ class AsyncThreadStore(AwaitedFace):
 
     #: What handles are made of, as soon as there was one in this process.
     _made: type[AsyncThread] | None = None
+    #: Find the run that a step is part of, and what a merge brings along: see ``Core``.
+    _join_run: Any = None
+    _compare_ledgers: Any = None
 
     def __init__(
         self,
@@ -60,6 +64,8 @@ class AsyncThreadStore(AwaitedFace):
         detectors: Iterable[Detector] = (),
     ) -> None:
         self.core = Core(backend, namespace, limits, keyring, runtime or Runtime())
+        self.core.join_run = self._join_run
+        self.core.compare_ledgers = self._compare_ledgers
         if detectors:
             from everthread.detectors import Screen
 
@@ -82,6 +88,7 @@ class AsyncThreadStore(AwaitedFace):
         return self.core.backend.capabilities
 
     def _check(self) -> None:
+        check_not_in_workflow()
         if self._closed:
             raise StoreClosedError("this store is closed; open it again")
 
@@ -184,9 +191,7 @@ class AsyncThreadStore(AwaitedFace):
             after = entries[-1].line.name
 
     async def _tagged(self, prefix: str, metadata: Mapping[str, Any]) -> AsyncIterator[Found]:
-        from everthread.threads.aio.tags import find_tagged
-
-        for entry in await find_tagged(self.core, metadata):
+        for entry in await _find_tagged(self.core, metadata):
             if entry.line.name.startswith(prefix):
                 yield entry
 
@@ -246,3 +251,58 @@ def _info_of(line: Line, version: Version, *, damaged: bool = False) -> ThreadIn
         label=version.label,
         damaged=damaged,
     )
+
+
+# ── threads by their metadata ──
+
+
+async def _find_tagged(core: Core, metadata: Mapping[str, Any]) -> list[Found]:
+    """Live lines whose metadata have all of these values, by name."""
+    backend, space = core.backend, core.space
+    wanted = {
+        name: tag_value(value)
+        for name, value in lower(dict(metadata), limits=core.limits, root="metadata").items()
+    }
+    newer = await _bring_up_to_date(core)
+    found = [each for each in await backend.lines_by_tags(space, wanted) if each.line.id not in newer]
+    for line, tags in newer.values():
+        if await _has(core, line, tags, wanted):
+            now = await backend.find(space, line.name)
+            if now is not None and now.line.id == line.id:
+                found.append(now)
+    return sorted(found, key=lambda each: each.line.name) if newer else found
+
+
+async def _bring_up_to_date(core: Core) -> dict[int, tuple[Line, dict[str, bytes]]]:
+    """The index is brought up to date by who searches, rather than at every commit: it costs a save nothing.
+
+    Who reads doesn't wait for others who write: returns what couldn't be put into the index, by line.
+    """
+    backend = core.backend
+    left: dict[int, tuple[Line, dict[str, bytes]]] = {}
+    for line, seq in await backend.untagged(core.space):
+        tags: dict[str, bytes] = {}
+        newest = seq
+        for row, _ in await backend.tail(line.id):
+            if row.seq > seq:
+                with suppress(StateCorruptedError):
+                    tags.update(tags_of(row))
+                newest = row.seq
+        if not left:
+            try:
+                await backend.tag(line.id, newest, tags)
+                continue
+            except StoreBusyError:
+                pass
+        left[line.id] = line, tags
+    return left
+
+
+async def _has(core: Core, line: Line, tags: dict[str, bytes], wanted: dict[str, bytes]) -> bool:
+    """Whether a line has the values: by its newer versions, and for the rest by the index."""
+    if any(tags.get(name, value) != value for name, value in wanted.items()):
+        return False
+    rest = {name: value for name, value in wanted.items() if name not in tags}
+    if not rest:
+        return True
+    return any(each.line.id == line.id for each in await core.backend.lines_by_tags(core.space, rest))

@@ -38,7 +38,7 @@ from everthread.threads.document import TrackedDict
 from everthread.threads.lifetimes import Lifetime, ttl_us
 from everthread.threads.reports import Recovered
 from everthread.threads.twins import ASYNC, AwaitedFace, streamed
-from everthread.versions import Pin, RecordedStep, Version
+from everthread.versions import Pin, RecordedStep, RunToken, Version
 
 __all__ = ["MESSAGES", "AnyVersion", "AsyncThread"]
 
@@ -222,15 +222,17 @@ class AsyncThread(AwaitedFace):
         base: AnyVersion | None = None,
         label: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        run: str | RunToken | None = None,
     ) -> AsyncStep:
         """One unit of work that is recorded exactly once, whatever is retried: see :class:`AsyncStep`.
 
         ``base`` is the version that the caller takes the thread to build on: entering raises
         :class:`FencedError` if the line doesn't hold it. ``label`` and ``metadata`` are those of the version
-        that the step makes.
+        that the step makes. ``run`` names the run that it is part of, in whatever process: a newer run takes
+        the thread over, and from then on steps of an older one raise :class:`FencedError`.
         """
         options: Any = {"redo": redo, "resolve": resolve, "base": base, "label": label, "metadata": metadata}
-        return AsyncStep(self, key, attempt, slot, **options)
+        return AsyncStep(self, key, attempt, slot, run=run, **options)
 
     @streamed
     async def steps(self, limit: int | None = None) -> AsyncIterator[RecordedStep]:
@@ -394,13 +396,14 @@ class AsyncThread(AwaitedFace):
         *,
         key: str | None = None,
         effects: Effects = "inherit",
-        prepare: Callable[[list[Any]], Sequence[Any]] | None = None,
-        transform: Callable[[Any], Any] | None = None,
+        prepare: Callable[..., Sequence[Any]] | None = None,
+        transform: Callable[..., Any] | None = None,
     ) -> AsyncThread:
         """A new thread that shares this one's history up to ``at`` (by default: the head). O(1).
 
         ``prepare`` gets the messages and returns those the fork starts with; ``transform`` then gets each one
-        and returns it as it should be. Both are applied once, in the new thread only. With
+        and returns it as it should be. Both are applied once, in the new thread only; one that has a second
+        parameter is called for every log, and told its name there. With
         ``effects="deny"`` the fork is for trying things out: no effects are to be made in it, nor in its own
         forks. Raises :class:`ThreadExistsError` if the name is taken; the same call with the same ``key``
         again returns the fork that the first one made.

@@ -1,4 +1,4 @@
-"""Taking back what one version of a thread changed, wherever the thread stands now."""
+"""Taking back what versions of a thread changed, wherever the thread stands now."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from everthread.codec import records
+from everthread.codec.records import Change
+from everthread.codec.values import decode, encode_stored
 from everthread.history.diff import diff_documents
 from everthread.history.logs import EMPTY_LOG, LogState
 from everthread.history.merge import merge_documents, resolve
@@ -16,78 +18,79 @@ from everthread.threads.aio.merge import additions_kept
 from everthread.threads.twins import ASYNC
 
 if TYPE_CHECKING:
-    from everthread.codec.records import Change
+    from everthread.stores.contract import Line
     from everthread.threads.aio.handle import Handle
 
 
-class _Edit(msgspec.Struct, frozen=True):
-    """What the version did at one place of a log: the positions that it put there, the one before them, and
-    the items that it took away."""
+class _Made(msgspec.Struct, frozen=True):
+    """What one version changed, and the state before and after it."""
 
-    put: range
-    after: int | None
-    taken: list[bytes]
+    line: Line
+    change: Change
+    before: Snapshot
+    after: Snapshot
+
+
+class _Edits(msgspec.Struct):
+    """What a step did to one log."""
+
+    #: The positions that its newest version put there, and the ids of these items.
+    put: list[tuple[int, bytes]] = []
+    #: Items of others that it has replaced, by their ids.
+    replaced: dict[bytes, bytes] = {}
+    #: Items of others that its newest version cut off, and the position before them.
+    cut: list[tuple[int | None, list[bytes]]] = []
 
 
 class Undo:
-    """The changes of one version, to be taken back through a handle, in one version with what comes instead.
+    """The changes of a step's versions, to be taken back through a handle, in one version with what comes
+    instead. What others changed since stays as they left it."""
 
-    What others changed since stays as they left it.
-    """
-
-    def __init__(
-        self,
-        handle: Handle,
-        change: Change,
-        before: Snapshot,
-        after: Snapshot,
-        edits: dict[str, list[_Edit]],
-    ) -> None:
+    def __init__(self, handle: Handle, made: list[_Made], edits: dict[str, _Edits]) -> None:
         self._handle = handle
-        self._change = change
-        self._before = before
-        self._after = after
+        self._made = made
         self._edits = edits
         #: The logs as :meth:`show` left them.
         self._shown: dict[str, Any] = {}
 
     @classmethod
-    async def of(cls, handle: Handle, seq: int) -> Undo:
-        """Read what a version changed. Raises :class:`VersionPrunedError` if that isn't known any more."""
-        line, _ = handle.require()
-        reader = handle.core.reader
-        owner = await reader.owner(line, seq)
-        change = await reader.change(owner, seq)
-        after = (await reader.load(owner, seq)).snapshot
-        before = (await reader.load(owner, seq - 1, pruned=True)).snapshot
-        edits: dict[str, list[_Edit]] = {}
-        states: dict[str, LogState] = {}
-        for log, at, remove, insert, position, *_ in change.logs:
-            if "\0" in log:
-                continue
-            state = states.get(log, before.logs.get(log, EMPTY_LOG))
-            taken: list[bytes] = []
-            for start, stop in state.ranges(at, at + remove):
-                taken += await reader.raw_items(owner, log, start, stop)
-            following = state.ranges(at - 1, at)[0][0] if at else None
-            edits.setdefault(log, []).append(_Edit(range(position, position + insert), following, taken))
-            states[log] = state.splice(at, remove, insert)
-        return cls(handle, change, before, after, edits)
+    async def of(cls, handle: Handle, places: list[tuple[Line, int]]) -> Undo:
+        """Read what versions changed, the newest first; each has taken back what the one before it did.
+
+        Raises :class:`VersionPrunedError` if that isn't known any more.
+        """
+        reader, made = handle.core.reader, []
+        for line, seq in places:
+            change = await reader.change(line, seq)
+            after = (await reader.load(line, seq)).snapshot
+            before = (await reader.load(line, seq - 1, pruned=True)).snapshot
+            made.append(_Made(line, change, before, after))
+        own = {
+            (log, position + offset)
+            for each in made
+            for log, _, _, insert, position, *_ in each.change.logs
+            for offset in range(insert)
+        }
+        edits: dict[str, _Edits] = {}
+        for each in reversed(made):
+            await _note_edits(handle, each, own, edits, newest=each is made[0])
+        return cls(handle, made, edits)
 
     async def show(self) -> None:
         """Take it back in the handle, uncommitted: whoever looks sees the thread without it."""
         handle = self._handle
         if ASYNC:
             await handle.settle_logs()
-        added = {tuple(op[1]): -op[2] for op in self._change.ops if op[0] == ADD}
-        current = handle.open_document().raw
-        merged = merge_documents(
-            self._after.document, self._before.document, current, increments=added, lift=handle.lift
-        )
-        # What others changed since is theirs, and stays.
-        edits = diff_documents(current, resolve(merged, "theirs"))
-        handle.open_document().apply(additions_kept(edits, current, added))
-        await self.apply()
+        document = handle.open_document()
+        for each in self._made:
+            added = {tuple(op[1]): -op[2] for op in each.change.ops if op[0] == ADD}
+            merged = merge_documents(
+                each.after.document, each.before.document, document.raw, increments=added, lift=handle.lift
+            )
+            # What others changed since is theirs, and stays.
+            edits = diff_documents(document.raw, resolve(merged, "theirs"))
+            document.apply(additions_kept(edits, document.raw, added))
+        self.apply()
         self._shown = {name: handle.log(name)._pending() for name in self._edits}
 
     def hide(self) -> None:
@@ -105,26 +108,53 @@ class Undo:
                 log._take_back(None)
         handle.untouch()
 
-    async def apply(self) -> dict[str, int]:
-        """Take back what was done to logs; where in each of them that was."""
-        return {name: at for name in self._edits if (at := await self._undo_log(name)) is not None}
+    def apply(self) -> dict[str, int]:
+        """Take back what was done to logs; where in each of them something had been added."""
+        return {name: at for name in self._edits if (at := self._undo_log(name)) is not None}
 
-    async def _undo_log(self, name: str) -> int | None:
-        log = self._handle.log(name)
+    def _undo_log(self, name: str) -> int | None:
+        log, edits = self._handle.log(name), self._edits[name]
         place: int | None = None
-        for edit in reversed(self._edits[name]):
-            at = None
-            for position in reversed(edit.put):
-                found = log._current.index_of(position)
-                if found is not None:
-                    log._splice(found, 1, [], [])
-                    at = found if at is None else min(at, found)
-            if at is None and edit.taken:
-                before = -1 if edit.after is None else log._current.index_of(edit.after)
-                at = log._current.length if before is None else before + 1
-            if edit.taken and at is not None:
-                log._splice(at, 0, list(edit.taken), [records.print_of(raw) for raw in edit.taken])
-            elif at is not None:
-                # Only what it had added has a place of its own; what it had replaced is found by its id.
-                place = at if place is None else min(place, at)
+        here = [(at, id_) for p, id_ in edits.put if (at := log._current.index_of(p)) is not None]
+        for at, id_ in sorted(here, reverse=True):
+            raw = edits.replaced.get(id_)
+            if raw is None:
+                log._splice(at, 1, [], [])
+                place = at
+            else:
+                log._splice(at, 1, [raw], [records.print_of(raw)])
+        for after, raws in edits.cut:
+            before = -1 if after is None else log._current.index_of(after)
+            at = log._current.length if before is None else before + 1
+            log._splice(at, 0, list(raws), [records.print_of(raw) for raw in raws])
         return place
+
+
+async def _note_edits(
+    handle: Handle, made: _Made, own: set[tuple[str, int]], edits: dict[str, _Edits], *, newest: bool
+) -> None:
+    """Add what a version did to logs. ``own`` are the positions that the step itself has put anywhere."""
+    reader = handle.core.reader
+    states: dict[str, LogState] = {}
+    for log, at, remove, insert, position, *_ in made.change.logs:
+        if "\0" in log:
+            continue
+        state = states.get(log, made.before.logs.get(log, EMPTY_LOG))
+        found = edits.setdefault(log, _Edits())
+        taken: list[bytes] = []
+        for start, stop in state.ranges(at, at + remove):
+            raws = await reader.raw_items(made.line, log, start, stop)
+            taken += [raw for place, raw in enumerate(raws, start) if (log, place) not in own]
+        found.replaced.update({id_: raw for raw in taken if (id_ := _id(raw))})
+        if newest:
+            raws = await reader.raw_items(made.line, log, position, position + insert) if insert else []
+            found.put += [(place, _id(raw)) for place, raw in enumerate(raws, position)]
+            if taken and not insert:
+                found.cut.append((state.ranges(at - 1, at)[0][0] if at else None, taken))
+        states[log] = state.splice(at, remove, insert)
+
+
+def _id(raw: bytes) -> bytes:
+    """The id of an item, encoded; nothing if it has none."""
+    item = decode(raw)
+    return encode_stored(item["id"]) if type(item) is dict and "id" in item else b""

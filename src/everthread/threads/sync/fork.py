@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -44,8 +45,14 @@ if TYPE_CHECKING:
 #: Versions before the one that is forked from in which its logs' newest items are looked for.
 _LOOK_BACK = 4
 
-Prepare = Callable[[list[Any]], Iterable[Any]]
-Transform = Callable[[Any], Any]
+#: With a second parameter these are called for every log of the thread's users, and told its name.
+Prepare = Callable[..., Iterable[Any]]
+Transform = Callable[..., Any]
+#: The log that a function without one is for.
+_MESSAGES = "messages"
+#: Logs that sessions keep for themselves.
+_LIBRARY = ("session/", "\0")
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 #: Used in forks that make no effects; no caller's log can have this name. A rewind frees no position of a
@@ -157,8 +164,10 @@ def _fork(source: Thread, other: Thread, version: Version, terms: Terms) -> None
         else:
             other.handle.stand_unborn(new, _start(head, loaded, new.start_hash, version), line.id, tags)
             if terms.hooks:
-                before = (source.at(version)).messages.read()
-                _replace_messages(other, before, _hooked(before, terms.prepare, terms.transform))
+                past = source.at(version)
+                for name in _hooked_logs(counts, terms):
+                    before = past.log(name).read()
+                    _replace_items(other, name, before, _hooked(name, before, terms))
             if marked:
                 other.handle.log(EFFECTS_LOG)._add({"fork": other.name}, None)
             start_of = (owner.uid, version.seq, segment, version.id)
@@ -231,9 +240,35 @@ def _start(head: CachedHead, loaded: Loaded | None, start_hash: bytes, version: 
     )
 
 
-def _hooked(before: list[Any], prepare: Prepare | None, transform: Transform | None) -> list[Any]:
-    """The messages that a fork starts with."""
-    after = before
+def _hooked_logs(counts: dict[str, int], terms: Terms) -> list[str]:
+    """The logs that the functions of a fork are called for."""
+    if not (_takes_log(terms.prepare) or _takes_log(terms.transform)):
+        return [_MESSAGES]
+    return [_MESSAGES, *(log for log in sorted(counts) if log != _MESSAGES and not log.startswith(_LIBRARY))]
+
+
+def _takes_log(function: Callable[..., Any] | None) -> bool:
+    """Whether a function has a second parameter, which it needs to be given: the name of the log."""
+    if function is None:
+        return False
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    needed = [each for each in parameters if each.kind in _POSITIONAL and each.default is each.empty]
+    return len(needed) == 2
+
+
+def _caller(function: Callable[..., Any] | None, log: str) -> Callable[[Any], Any] | None:
+    """How a function is called for a log; ``None`` if it isn't meant for this one."""
+    if _takes_log(function):
+        return lambda given: function(given, log)  # type: ignore[misc]
+    return function if log == _MESSAGES else None
+
+
+def _hooked(log: str, before: list[Any], terms: Terms) -> list[Any]:
+    """The items of a log that a fork starts with."""
+    after, prepare, transform = before, _caller(terms.prepare, log), _caller(terms.transform, log)
     if prepare is not None:
         prepared = prepare(copy.deepcopy(before))
         refuse_coroutine(prepared, "prepare", "give a plain function")
@@ -244,12 +279,18 @@ def _hooked(before: list[Any], prepare: Prepare | None, transform: Transform | N
         after = [transform(copy.deepcopy(message)) for message in after]
         for made in after:
             refuse_coroutine(made, "transform", "give a plain function")
+            if made is None:
+                raise InvalidValueError(
+                    "transform returned None; it must return each message as it should be in the fork "
+                    "(prepare leaves messages out)"
+                )
     return after
 
 
-def _replace_messages(other: Thread, before: list[Any], after: list[Any]) -> None:
-    """Make the fork's messages ``after``; what stays as it was at the beginning isn't written again."""
-    log = other.messages
+def _replace_items(other: Thread, name: str, before: list[Any], after: list[Any]) -> None:
+    """Make the items of a log of the fork ``after``; what stays as it was at the beginning isn't written
+    again."""
+    log = other.log(name)
     kept = 0
     while kept < min(len(before), len(after)) and before[kept] == after[kept]:
         kept += 1

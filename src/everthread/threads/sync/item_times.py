@@ -3,55 +3,62 @@
 
 from __future__ import annotations
 
-from everthread.errors import DamageError, VersionNotFoundError
+from everthread.codec import records
+from everthread.errors import DamageError
+from everthread.stores.contract import DELTA, PACK, Row
+from everthread.threads.sync.reader import Reader
 from everthread.threads.sync.thread import Thread
+
+#: As many rows are read at most: what isn't folded yet, and some packs.
+_ROWS_MAX = 72
 
 
 def item_times(thread: Thread, log: str, start: int) -> list[int]:
     """For each item of a log from index ``start`` on, as the head has it, when its version was committed, in
-    µs since 1970. Where that version can't be read any more, when the next one was that can."""
+    µs since 1970. For one that came before the versions that are looked at, some hundreds, the time of the
+    oldest of these: it is at least as old."""
     if thread.head is None:
         return []
-    past = thread.at(thread.head)
-    state = past.log(log)._state
-    search = _Search(thread, log, {thread.head.seq: (state.count, thread.head.at_us)})
+    line, head = thread.handle.require()
+    state = head.logs.get(log)
+    if state is None:
+        return []
     positions = [p for first, last in state.ranges(start, state.length) for p in range(first, last)]
-    # The newest first: what is learnt of one narrows where the one before it is looked for.
-    times = [search.time_of(position) for position in reversed(positions)]
-    return times[::-1]
+    reader, times, seq, left = thread.core.reader, dict[int, int](), head.seq, _ROWS_MAX
+    oldest = thread.head.at_us
+    while seq > 0 and left > 0 and not all(position in times for position in positions):
+        line = reader.owner(line, seq)
+        rows = reader.backend.scan(line.id, seq, left)
+        if not rows:
+            break
+        left -= len(rows)
+        for row in rows:
+            for at_us, first, count in reversed(_brought(reader, row, log, seq)):
+                oldest = min(oldest, at_us)
+                times.update(dict.fromkeys(range(first, first + count), at_us))
+        seq = rows[-1].first - 1
+    return [times.get(position, oldest) for position in positions]
 
 
-class _Search:
-    """Finds versions by how many positions of a log were used up by then, a number that never falls."""
-
-    def __init__(self, thread: Thread, log: str, known: dict[int, tuple[int, int]]) -> None:
-        self._thread = thread
-        self._log = log
-        #: By seq: positions used up, and the time.
-        self._known = known
-
-    def time_of(self, position: int) -> int:
-        """When the version was committed that first had an item at this position."""
-        has = min(seq for seq, (count, _) in self._known.items() if count > position)
-        lacks = max(
-            (seq for seq, (count, _) in self._known.items() if count <= position and seq < has), default=0
-        )
-        step = 1
-        while has - lacks > 1:
-            # Items follow each other closely: from the last one backwards, by steps that grow.
-            seq = max(has - step, (lacks + has) // 2)
-            if self._count(seq) > position:
-                has, step = seq, step * 2
-            else:
-                lacks = seq
-        return self._known[has][1]
-
-    def _count(self, seq: int) -> int:
-        """How many positions a version had used up; none if it can't be read."""
-        if seq not in self._known:
-            try:
-                past = self._thread.at(seq)
-                self._known[seq] = past.log(self._log)._state.count, past.version.at_us
-            except (DamageError, VersionNotFoundError):
-                self._known[seq] = 0, 0
-        return self._known[seq][0]
+def _brought(reader: Reader, row: Row, log: str, last: int) -> list[tuple[int, int, int]]:
+    """What the versions of a row up to ``last`` brought into a log: time, first position and count of each.
+    Nothing if they can't be read: damage, or pruned."""
+    found: list[tuple[int, int, int]] = []
+    if row.kind not in (DELTA, PACK):
+        return found
+    try:
+        if row.kind == PACK:
+            body = reader.pack(row)
+            parts = list(zip(body.heads, body.changes, strict=True))[: last - row.first + 1]
+        else:
+            header, change, _ = records.read_record(row.body)
+            parts = [(header, change)]
+        for header, change in parts:
+            at_us = records.read_head(header).at_us
+            found.append((at_us, 0, 0))
+            for name, _, _, count, first, *_ in records.read_change(change).logs:
+                if name == log:
+                    found.append((at_us, first, count))
+    except DamageError:
+        return []
+    return found

@@ -27,6 +27,7 @@ from everthread.threads.sync.reader import Reader, Stretch
 from everthread.versions import Version
 
 if TYPE_CHECKING:
+    from everthread.threads.sync.core import LedgerMerge
     from everthread.threads.sync.handle import Handle
     from everthread.threads.sync.log import Log
 
@@ -204,7 +205,14 @@ def merge(handle: Handle, other: Handle, choice: Choice, label: str | None, unre
     common = _common(handle, other)
     reader = handle.core.reader
     owner = reader.owner(their_line, theirs.seq)
+    ledger = _ledgers(handle, other)
+    differing = [] if ledger is None else ledger.conflicts()
     if common is not None and common[0].uid == owner.uid and common[1] == theirs.seq:
+        if differing and choice is None:
+            return Merge(None, tuple(differing))
+        if ledger is not None:
+            # Effects make no versions of the thread.
+            ledger.write(choice)
         return Merge(ours.version)
     if common is None and not unrelated:
         raise UsageError(
@@ -223,12 +231,14 @@ def merge(handle: Handle, other: Handle, choice: Choice, label: str | None, unre
         for name in sorted({*ours.logs, *theirs.logs})
         if "\0" not in name
     }
-    conflicts = [*merged.conflicts, *(c for log in logs.values() for c in log.conflicts)]
+    conflicts = [*merged.conflicts, *(c for log in logs.values() for c in log.conflicts), *differing]
     if conflicts and choice is None:
         return Merge(None, tuple(conflicts))
     document = merged.document
     if merged.conflicts and choice is not None:
         document = _settled(handle, merged, choice)
+    if ledger is not None:
+        ledger.write(choice)
     try:
         # What they have added stays an addition, for the next merge.
         current = handle.open_document().raw
@@ -245,6 +255,15 @@ def merge(handle: Handle, other: Handle, choice: Choice, label: str | None, unre
         handle.drop_changes()
         raise
     return Merge(version)
+
+
+def _ledgers(handle: Handle, other: Handle) -> LedgerMerge | None:
+    """The ledgers of effects beside both, where the store knows of such; not of those of one line."""
+    compare = handle.core.compare_ledgers
+    (line, _), (their_line, _) = handle.require(), other.require()
+    if compare is None or line.uid == their_line.uid:
+        return None
+    return compare(handle.core, line.uid.hex(), their_line.uid.hex())
 
 
 def _added_by_both(

@@ -39,7 +39,7 @@ from everthread.threads.sync.step import Step, find_result, list_steps, step_tex
 from everthread.threads.sync.update import Draft
 from everthread.threads.sync.watch import Watcher
 from everthread.threads.twins import BlockingFace, iterated
-from everthread.versions import Pin, RecordedStep, Version
+from everthread.versions import Pin, RecordedStep, RunToken, Version
 
 __all__ = ["MESSAGES", "AnyVersion", "Thread"]
 
@@ -218,15 +218,17 @@ class Thread(BlockingFace):
         base: AnyVersion | None = None,
         label: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        run: str | RunToken | None = None,
     ) -> Step:
         """One unit of work that is recorded exactly once, whatever is retried: see :class:`Step`.
 
         ``base`` is the version that the caller takes the thread to build on: entering raises
         :class:`FencedError` if the line doesn't hold it. ``label`` and ``metadata`` are those of the version
-        that the step makes.
+        that the step makes. ``run`` names the run that it is part of, in whatever process: a newer run takes
+        the thread over, and from then on steps of an older one raise :class:`FencedError`.
         """
         options: Any = {"redo": redo, "resolve": resolve, "base": base, "label": label, "metadata": metadata}
-        return Step(self, key, attempt, slot, **options)
+        return Step(self, key, attempt, slot, run=run, **options)
 
     @iterated
     def steps(self, limit: int | None = None) -> Iterator[RecordedStep]:
@@ -383,13 +385,14 @@ class Thread(BlockingFace):
         *,
         key: str | None = None,
         effects: Effects = "inherit",
-        prepare: Callable[[list[Any]], Sequence[Any]] | None = None,
-        transform: Callable[[Any], Any] | None = None,
+        prepare: Callable[..., Sequence[Any]] | None = None,
+        transform: Callable[..., Any] | None = None,
     ) -> Thread:
         """A new thread that shares this one's history up to ``at`` (by default: the head). O(1).
 
         ``prepare`` gets the messages and returns those the fork starts with; ``transform`` then gets each one
-        and returns it as it should be. Both are applied once, in the new thread only. With
+        and returns it as it should be. Both are applied once, in the new thread only; one that has a second
+        parameter is called for every log, and told its name there. With
         ``effects="deny"`` the fork is for trying things out: no effects are to be made in it, nor in its own
         forks. Raises :class:`ThreadExistsError` if the name is taken; the same call with the same ``key``
         again returns the fork that the first one made.

@@ -46,6 +46,7 @@ from everthread.working.items import (
     check_version,
 )
 from everthread.working.reads import StateReads, id_in
+from everthread.working.turn import AsyncTurn
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
@@ -291,12 +292,10 @@ class AsyncWorkingState(Notes, AwaitedFace):
         check_hooks(hooks)
         if ASYNC:
             # What doesn't wait needs no lock: no other task comes in between.
-            import asyncio
-
-            self._turn = asyncio.Lock() if lock is None else lock
+            self._turn = AsyncTurn() if lock is None else lock
             backing = Backing(name, nullcontext())
         else:
-            self._turn = process.fork_rlock() if lock is None else lock
+            self._turn = process.ProcessLock() if lock is None else lock
             backing = Backing(name, self._turn)
         self._collections = Collections(backing, context_max=config.max_context_entries, clock=clock, ids=ids)
         self._config = config

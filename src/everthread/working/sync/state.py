@@ -286,7 +286,7 @@ class WorkingState(Notes, BlockingFace):
         lock: Any = None,
     ) -> None:
         check_hooks(hooks)
-        self._turn = process.fork_rlock() if lock is None else lock
+        self._turn = process.ProcessLock() if lock is None else lock
         backing = Backing(name, self._turn)
         self._collections = Collections(backing, context_max=config.max_context_entries, clock=clock, ids=ids)
         self._config = config

@@ -18,6 +18,7 @@ from everthread.adapters.langgraph.names import (
     Place,
     branch_note,
     family_prefix,
+    id_of,
     is_hashed,
     note_of,
     parse_name,
@@ -290,14 +291,16 @@ class Engine:
             else:
                 lane.memory.name(checkpoint_id)
                 version = find_checkpoint(thread, checkpoint_id) if checkpoint_id not in gone else None
-            if version is None or version.key is None:
+            if version is None:
                 return None
-            state = read_state(thread, version, values, lane.memory.shadow(version.key))
+            found = id_of(version)
+            place = find_place(thread)
+            state = read_state(thread, version, values, lane.memory.shadow(found), place=place)
             if state is None:
                 return None
-            lane.memory.keep(version.key, state[2])
+            lane.memory.keep(found, state[2])
         self._lanes.make_room(lane)
-        writes = self.writes.of(lane.name, entry.generation, version.key, values)
+        writes = self.writes.of(lane.name, entry.generation, found, values)
         return _told(thread_id, namespace, version, state[0], state[1], writes, values)
 
     def listed(
@@ -322,15 +325,19 @@ class Engine:
         else:
             places = [(thread_id, namespace)]
         for place, thread, version in self._versions(places, checkpoint_id):
-            if before is not None and (version.key or "") >= before:
-                continue
+            found = id_of(version)
+            if before is not None:
+                if found >= before:
+                    continue
+                # Whoever asks for one of that time means to branch off from it, as replays of subgraphs do.
+                self.lane(thread.name).memory.name(found)
             if filter and not _matches(version, filter, values):
                 continue
-            state = read_state(thread, version, values)
+            state = read_state(thread, version, values, place=find_place(thread))
             if state is None:
                 continue
             generation = (self.entry(place[0])).generation
-            writes = self.writes.of(thread.name, generation, version.key or "", values)
+            writes = self.writes.of(thread.name, generation, found, values)
             yield _told(*place, version, state[0], state[1], writes, values)
             left -= 1
             if not left:
@@ -359,7 +366,7 @@ class Engine:
                     yield place, thread, version
                 else:
                     found.append((place, thread, version))
-        yield from sorted(found, key=lambda each: each[2].key or "", reverse=True)
+        yield from sorted(found, key=lambda each: id_of(each[2]), reverse=True)
 
     def namespaces(self, thread_id: str) -> list[str]:
         """The namespaces of a thread that hold checkpoints, the graph's own first."""
@@ -520,8 +527,16 @@ def _late(thread_id: str) -> ThreadDeletedError:
 
 
 def _matches(version: Version, filter: Mapping[str, Any], values: Values) -> bool:
-    metadata = values.unpack_fields((note_of(version) or {}).get("metadata"))
+    metadata = _metadata(version, values)
     return all(metadata.get(key) == value for key, value in filter.items())
+
+
+def _metadata(version: Version, values: Values) -> dict[str, Any]:
+    note = note_of(version)
+    if note is None:
+        # Another framework's, as if its messages had been put in by update_state().
+        return {"source": "update", "step": -1, "parents": {}}
+    return values.unpack_fields(note.get("metadata"))
 
 
 def _config(thread_id: str, namespace: str, checkpoint_id: str) -> dict[str, Any]:
@@ -546,9 +561,9 @@ def _told(
     note = note_of(version) or {}
     parent = note.get("parent")
     return CheckpointTuple(
-        config=_config(thread_id, namespace, version.key or ""),  # type: ignore[arg-type]
-        checkpoint={**fields, "id": version.key, "channel_values": channels},  # type: ignore[typeddict-item]
-        metadata=values.unpack_fields(note.get("metadata")),  # type: ignore[arg-type]
+        config=_config(thread_id, namespace, id_of(version)),  # type: ignore[arg-type]
+        checkpoint={**fields, "id": id_of(version), "channel_values": channels},  # type: ignore[typeddict-item]
+        metadata=_metadata(version, values),  # type: ignore[arg-type]
         parent_config=_config(thread_id, namespace, parent) if parent else None,  # type: ignore[arg-type]
         pending_writes=writes,
     )

@@ -8,6 +8,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from langgraph.checkpoint.base import empty_checkpoint
+
 from everthread import process
 from everthread.adapters.langgraph.colours import Lock
 from everthread.adapters.langgraph.names import (
@@ -15,7 +17,10 @@ from everthread.adapters.langgraph.names import (
     Place,
     branch_note,
     checkpoint_note,
+    id_of,
     note_of,
+    origin_id,
+    origin_seq,
     place_at,
 )
 from everthread.adapters.langgraph.values import (
@@ -32,14 +37,23 @@ from everthread.adapters.langgraph.values import (
     identity_gaps,
     is_erased,
     is_message,
+    places_of,
+    split_spans,
     value_gaps,
     weight,
 )
 from everthread.arguments import check_name
 from everthread.codec.values import decode_plain
-from everthread.errors import ConflictError, InvalidNameError, ThreadDeletedError, VersionPrunedError
+from everthread.errors import (
+    ConflictError,
+    InvalidNameError,
+    ThreadDeletedError,
+    VersionNotFoundError,
+    VersionPrunedError,
+)
 from everthread.threads.document import assign, encode_item, splice
 from everthread.threads.sync.keys import commit_under, rewind_noted, version_under
+from everthread.threads.sync.thread import MESSAGES
 from everthread.threads.twins import pause
 from everthread.versions import Version
 
@@ -105,7 +119,7 @@ class Lanes:
         self._store = store
         self._lanes: OrderedDict[str, Lane] = OrderedDict()
         # Held for moments only, so that it serves both colours.
-        self._lock = process.fork_lock()
+        self._lock = process.ProcessLock()
         self._generation = process.generation
 
     def lane(self, name: str) -> Lane:
@@ -148,15 +162,17 @@ def find_place(thread: Thread) -> Place:
     while version is not None:
         place = place_at(version)
         if place is not None:
-            latest = place.standing if rewound else place.latest
-            return Place(place.standing if exact else None, latest, place.mixed or rewound)
+            if not exact:
+                return Place(None, place.standing, True, place.standing)
+            return Place(place.standing, place.standing if rewound else place.latest, place.mixed or rewound)
         if version.kind == "rewind" and version.source is not None:
             rewound = True
             version = thread.handle.find_version(version.source)
         else:
             exact = False
             version = _before(thread, version)
-    return NOWHERE
+    # Another framework began it.
+    return Place(origin_id(head), origin_id(head)) if len(thread.log(MESSAGES)) else NOWHERE
 
 
 def _before(thread: Thread, version: Version) -> Version | None:
@@ -168,7 +184,16 @@ def _before(thread: Thread, version: Version) -> Version | None:
 def find_checkpoint(thread: Thread, checkpoint_id: str) -> Version | None:
     """The version that a checkpoint is; ``None`` if there is none, or it was pruned."""
     version = version_under(thread, checkpoint_id)
-    return version if version is not None and note_of(version) is not None else None
+    if version is not None and note_of(version) is not None:
+        return version
+    seq = origin_seq(checkpoint_id)
+    if seq is None or thread.head is None:
+        return None
+    try:
+        version = thread.handle.find_version(seq)
+    except (VersionNotFoundError, VersionPrunedError):
+        return None
+    return version if note_of(version) is None and origin_id(version) == checkpoint_id else None
 
 
 def list_checkpoints(thread: Thread, *, mixed: bool) -> Iterator[Version]:
@@ -185,53 +210,100 @@ def list_checkpoints(thread: Thread, *, mixed: bool) -> Iterator[Version]:
             yield version
     for version in sorted(kept, key=lambda each: each.key or "", reverse=True):
         yield version
+    origin = _origin(thread)
+    if origin is not None:
+        yield origin
+
+
+def _origin(thread: Thread) -> Version | None:
+    """The version that the first checkpoint goes on from, if another framework began the thread."""
+    oldest: Version | None = None
+    for version in thread.history(limit=None):
+        if version.key is not None and note_of(version) is not None:
+            oldest = version
+    if oldest is not None:
+        parent = (note_of(oldest) or {}).get("parent")
+        return find_checkpoint(thread, parent) if type(parent) is str and origin_seq(parent) else None
+    return thread.head if thread.head is not None and len(thread.log(MESSAGES)) else None
 
 
 def read_state(
-    thread: Thread, version: Version, values: Values, known: Shadow | None = None
+    thread: Thread,
+    version: Version,
+    values: Values,
+    known: Shadow | None = None,
+    *,
+    place: Place = NOWHERE,
 ) -> tuple[dict[str, Any], dict[str, Any], Shadow] | None:
     """What a checkpoint says of itself, its channels, and the objects to remember; ``None`` if pruned.
 
-    Long lists are taken from what is ``known``, if that is this very version.
+    Long lists are taken from what is ``known``, if that is this very version. ``place``: where the thread
+    stands; what others have written on top of the checkpoint since belongs to it.
     """
-    if known is not None and known.version_id != version.id:
+    head = thread.head
+    shown = head if head is not None and place.beneath == id_of(version) else version
+    if known is not None and known.version_id != shown.id:
         known = None
     source: Thread | Past = thread
-    head = thread.head
-    if head is None or head.id != version.id:
-        try:
-            source = thread.at(version)
-        except VersionPrunedError:
-            return None
+    doubtful = 0 if note_of(version) is None else None
+    try:
+        if head is None or head.id != shown.id:
+            source = thread.at(shown)
+        if shown is not version:
+            doubtful = len((thread.at(version)).log(MESSAGES))
+    except VersionPrunedError:
+        return None
     document = source.state.plain()
-    fields = values.unpack_fields(document["checkpoint"])
+    if note_of(version) is None:
+        fields = _origin_fields(version)
+    else:
+        fields = values.unpack_fields(document["checkpoint"])
     channels = {
-        name: values.unpack(stored) for name, stored in document["channels"].items() if not is_erased(stored)
+        name: values.unpack(stored)
+        for name, stored in document.get("channels", {}).items()
+        if not is_erased(stored)
     }
-    shadow = Shadow(versions=dict(fields.get("channel_versions", {})), version_id=version.id)
-    for name, kind in document["logs"].items():
+    shadow = Shadow(versions=dict(fields.get("channel_versions", {})), version_id=shown.id)
+    kinds = dict(document.get("logs", {}))
+    if (doubtful is not None or MIXED in document) and len(source.log(MESSAGES)):
+        kinds.setdefault(MESSAGES, LIST)
+    for name, kind in kinds.items():
         held = known.held.get(name) if known is not None else None
         if kind == LIST:
             count = len(source.log(name))
+            spans: list[int] | None = None
             if held is not None and held.moulds is not None:
-                moulds, last, total = held.moulds[: len(held.items)], held.raws, held.weight
+                moulds, total, spans = held.moulds[: len(held.items)], held.weight, held.spans
+                items, last = values.cast(moulds), held.raws
             else:
                 stored = source.log(name).read()
+                if name == MESSAGES and (doubtful is not None or document.get(MIXED)):
+                    moulds, spans = values.mixed_moulds(stored, 0 if document.get(MIXED) else doubtful or 0)
+                else:
+                    moulds = values.moulds(stored)
+                items, total = values.cast(moulds), weight(moulds)
                 first = max(len(stored) - WINDOW, 0)
-                last = {at: encode_item(thread, name, stored[at]) for at in range(first, len(stored))}
-                moulds = values.moulds(stored)
-                total = weight(moulds)
-            items = values.cast(moulds)
+                packed = stored if spans is None else [*map(values.pack_item, items)]
+                places = range(first if spans is None else 0, len(packed))
+                last = {at: encode_item(thread, name, packed[at]) for at in places}
             channels[name] = items
-            if len(items) != count:
+            if spans is None and len(items) != count:
                 # Some were erased: what stands where in the log isn't known, so that it is written anew.
                 continue
-            shadow.held[name] = Held(items.copy(), last, None if values.personal else moulds, total)
+            moulded = None if values.personal else moulds
+            shadow.held[name] = Held(items.copy(), last, moulded, total, spans)
         else:
             pieces = held.items if held is not None else source.log(name).read()
             channels[name] = text = "".join(pieces)
             shadow.held[name] = Held(pieces, weight=len(text))
     return fields, channels, shadow
+
+
+def _origin_fields(version: Version) -> dict[str, Any]:
+    """What a checkpoint says of itself that another framework's version is taken for."""
+    fields: dict[str, Any] = dict(empty_checkpoint())
+    del fields["id"], fields["channel_values"]
+    return {**fields, "ts": version.at.isoformat(), "channel_versions": {MESSAGES: 1}}
 
 
 # A new state, compared with the one that a handle stands on and turned into edits of document and logs.
@@ -240,6 +312,8 @@ def read_state(
 # (which channels are logs of the same name, and whether of items or of pieces of a text).
 
 
+#: Marks a document whose log ``messages`` holds what other frameworks wrote.
+MIXED: Final = "mixed"
 #: From so many items on a list without messages is a log too, from so many characters on a text.
 _ITEMS_MIN: Final = 32
 _TEXT_MIN: Final = 2048
@@ -344,11 +418,18 @@ class Staging:
         if kind != wanted:
             state["channels"].pop(name, None)
             state["logs"][name] = wanted
-        held = self._old.held.get(name) if self._old is not None and kind == wanted else None
-        log = self._thread.log(name)
-        if held is not None and len(held.items) != len(log):
+        held = self._old.held.get(name) if self._old is not None else None
+        if held is not None and kind != wanted and held.spans is None:
             held = None
-        if wanted == LIST:
+        log = self._thread.log(name)
+        if held is not None and len(held.items if held.spans is None else held.spans) != len(log):
+            held = None
+        if held is None and name == MESSAGES and state.get(MIXED):
+            held = self._held(log)
+        if held is not None and held.spans is not None:
+            state[MIXED] = True
+            self._new.held[name] = self._weave(log, value, held, held.spans)
+        elif wanted == LIST:
             self._new.held[name] = self._store_list(log, value, held)
         else:
             self._new.held[name] = self._store_text(log, value, held)
@@ -406,6 +487,53 @@ class Staging:
             ids = [self._id_of(item) for item in edit.items]
             splice(log, edit.start, edit.stop - edit.start, edit.raws, ids)
         return self._kept(value, held, edits)
+
+    def _held(self, log: Any) -> Held:
+        """What a log that others have written to holds, where nothing of it is remembered."""
+        moulds, spans = self._values.mixed_moulds(log.read(), 0)
+        items, values = self._values.cast(moulds), self._values.unsealed()
+        raws = {at: self._encode(log, values.pack_item(item)) for at, item in enumerate(items)}
+        return Held(items, raws, None, weight(moulds), spans)
+
+    def _weave(self, log: Any, value: list[Any], held: Held, spans: list[int]) -> Held:
+        """Store a list in a log that others have written to: what they wrote stays as it is, unless the list
+        has lost or changed it."""
+        known, values = self._unchanged(held, value), self._values.unsealed()
+        raws = [
+            held.raws[known[at]] if at in known else self._encode(log, values.pack_item(item))
+            for at, item in enumerate(value)
+        ]
+        old = [held.raws[at] for at in range(len(held.items))]
+        gaps = value_gaps(old, raws)
+        spans = list(spans)
+        for at in reversed(split_spans(spans, gaps)):
+            # A part of what another wrote as one item is gone: the rest of it is this graph's own now.
+            begin = sum(spans[:at])
+            self._put_items(log, at, 1, held.items[begin : begin + spans[at]])
+            spans[at : at + 1] = [1] * spans[at]
+        for gap in gaps:
+            (start, stop), *others = places_of(spans, gap.start, gap.stop)
+            for begin, end in reversed(others):
+                self._put_items(log, begin, end - begin, [])
+                del spans[begin:end]
+            self._put_items(log, start, stop - start, value[gap.begin : gap.end])
+            spans[start:stop] = [1] * (gap.end - gap.begin)
+        return Held(value.copy(), dict(enumerate(raws)), None, held.weight, spans)
+
+    def _put_items(self, log: Any, start: int, count: int, items: list[Any]) -> None:
+        raws = [self._encode(log, self._values.pack_item(item)) for item in items]
+        splice(log, start, count, raws, [self._id_of(item) for item in items])
+
+    def _unchanged(self, held: Held, value: list[Any]) -> dict[int, int]:
+        """Places of the new list whose objects are those of the old one and can't have been changed, with
+        their old places."""
+        places = {id(item): at for at, item in enumerate(held.items)}
+        found = {at: places[id(item)] for at, item in enumerate(value) if id(item) in places}
+        if not self._values.identified:
+            # Encoded anew, they differ each time: being the same objects is all that can be told.
+            return found
+        last = 0 if self._strict else len(held.items) - WINDOW
+        return {at: was for at, was in found.items() if was < last and id(value[at]) not in self._touched}
 
     def _kept(self, value: list[Any], held: Held | None, edits: list[_Edit]) -> Held:
         """What to remember of a list that has been stored."""
@@ -559,6 +687,8 @@ class Put:
         self._checkpoint = checkpoint
         self._metadata = values.pack_fields(dict(metadata))
         self._loop = metadata.get("source") == "loop"
+        #: Whether somebody asked for a copy of an earlier checkpoint.
+        self._forking = metadata.get("source") == "fork"
         self._new_versions = new_versions
         self._parent = parent
         self._exclusive = exclusive
@@ -604,11 +734,16 @@ class Put:
         related = parent is not None and place.standing == parent
         if parent is not None and not related:
             version = find_checkpoint(thread, parent)
-            if version is not None:
+            if version is not None and place.beneath == parent and self._was_shown(thread, version):
+                # It goes on from what others have written since, too.
+                related = True
+            elif version is not None:
                 self._branch(thread, version, place)
                 related = True
             elif not allow_orphan:
                 return False
+        if not related and place.standing is not None and origin_seq(place.standing) is not None:
+            raise Refused(_others_wrote(lane.name, place.standing, None, thread.head))
         memory = lane.memory
         staging = Staging(
             thread,
@@ -627,9 +762,11 @@ class Put:
     def _branch(self, thread: Thread, version: Version, place: Place) -> None:
         """Go back to the parent, which isn't where the thread stands."""
         parent = self._parent or ""
-        if self._exclusive and not self._lane.memory.was_named(parent):
+        if not self._forking and not self._lane.memory.was_named(parent):
+            if place.beneath == parent or (note_of(version) is None and place.standing != parent):
+                raise Refused(_others_wrote(self._lane.name, parent, version, thread.head))
             rival = _child_of(thread, version, parent, str(self._checkpoint["id"]))
-            if rival is not None:
+            if self._exclusive and rival is not None:
                 raise Refused(
                     ConflictError(
                         f"another run went on from the checkpoint {parent} of {self._lane.name!r} meanwhile "
@@ -640,6 +777,31 @@ class Put:
                     )
                 )
         rewind_noted(thread, version, branch_note(parent, place))
+
+    def _was_shown(self, thread: Thread, version: Version) -> bool:
+        """Whether the graph was shown all that others have written on top of the parent."""
+        shadow = self._lane.memory.shadow(self._parent)
+        head = thread.head
+        if shadow is not None and head is not None and shadow.version_id == head.id:
+            return True
+        try:
+            past = thread.at(shadow.version_id if shadow is not None else version)
+        except (VersionNotFoundError, VersionPrunedError):
+            return False
+        for name in {MESSAGES, *thread.state.plain().get("logs", {})}:
+            now, then = thread.log(name), past.log(name)
+            if len(now) != len(then) or now.read(-1) != then.read(-1):
+                return False
+        return True
+
+
+def _others_wrote(name: str, parent: str, expected: Version | None, actual: Version | None) -> ConflictError:
+    return ConflictError(
+        f"others wrote to {name!r} after the graph had read its checkpoint {parent}; invoke the graph again "
+        "to go on from what they wrote",
+        expected=expected,
+        actual=actual,
+    )
 
 
 def _child_of(thread: Thread, version: Version, parent: str, own: str) -> Version | None:

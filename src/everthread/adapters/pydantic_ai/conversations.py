@@ -1,34 +1,32 @@
-"""Pydantic AI: conversations and plain message histories, on threads.
-
-``EverthreadConversationStore``: a conversation is a thread, its present history the log ``messages``.
+"""``EverthreadConversationStore``: a conversation is a thread, its present history the log ``messages``.
 
 Entries of branches that a conversation has left are in the log ``left``, so that ``messages`` is always what
-the model sees, and can be read by everybody else. A fork is a fork of the thread.
+the model sees, and can be read by everybody else. A fork is a fork of the thread. What other frameworks write
+to the log belongs to the conversation from then on: each of their messages is an entry.
 """
 
 from __future__ import annotations
 
-import json
+import dataclasses
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from everthread.adapters.bridge import (
     AnyStore,
     StoreInUse,
-    below,
     framework,
-    joined,
+    keys_of,
+    named,
     opened_record,
     sealed,
-    split,
     surely,
 )
+from everthread.adapters.pydantic_ai.history import ENTRY, built, dumped, shown
 from everthread.errors import ConflictError, ThreadExistsError, ThreadNotFoundError
 from everthread.messages.shapes import PYDANTIC_AI, is_enclosed
 from everthread.threads.aio.thread import MESSAGES, AsyncThread
 from everthread.values import Erased
-from everthread.versions import Version
 
 with framework("pydantic-ai"):
     from pydantic import TypeAdapter
@@ -38,75 +36,9 @@ with framework("pydantic-ai"):
         ConversationRecord,
         ConversationStore,
     )
-    from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 
 
-__all__ = ["EverthreadConversationStore", "load_messages", "save_messages"]
-
-# A message history as a log keeps it, and for whoever handles ``message_history`` by hand.
-
-
-def dumped(messages: Sequence[ModelMessage]) -> list[Any]:
-    """Messages as JSON data, as Pydantic AI writes it."""
-    data: list[Any] = ModelMessagesTypeAdapter.dump_python(list(messages), mode="json")
-    return data
-
-
-def built(data: Sequence[Any]) -> list[ModelMessage]:
-    """Messages of such data."""
-    # From text, because only there base64 is read as bytes.
-    return ModelMessagesTypeAdapter.validate_json(json.dumps(list(data)))
-
-
-async def save_messages(
-    store: AnyStore,
-    thread: str,
-    messages: Sequence[ModelMessage],
-    *,
-    log: str = MESSAGES,
-    subject: str | None = None,
-) -> Version | None:
-    """Keep a history as the messages of a thread: only what is new is written, as one version.
-
-    If the history was rewritten, its messages from the first difference on take the place of the old ones,
-    which the versions before still hold. ``save_messages(store, "t", result.all_messages())``. With a
-    ``subject`` they are sealed under that person's key, until ``store.erase(subject)``.
-    """
-    wanted = dumped(messages)
-    in_use = StoreInUse(store)
-    try:
-        handle = await in_use.store.thread(thread)
-
-        async def save(draft: Any) -> None:
-            kept = draft.log(log)
-            items = await kept.read()
-            same = 0
-            while same < min(len(items), len(wanted)) and _message_of(items[same]) == wanted[same]:
-                same += 1
-            if same < len(items):
-                kept.truncate_from(items[same]["id"])
-            kept.extend({"shape": PYDANTIC_AI, "message": sealed(subject, each)} for each in wanted[same:])
-
-        return await surely(handle.update(save))
-    finally:
-        in_use.close()
-
-
-async def load_messages(store: AnyStore, thread: str, *, log: str = MESSAGES) -> list[ModelMessage]:
-    """The history that was kept, for ``agent.run(…, message_history=…)``; empty if there is none. Messages
-    that were erased are left out."""
-    in_use = StoreInUse(store)
-    try:
-        items = await (await in_use.store.thread(thread)).log(log).read()
-        return built([data for item in items if (data := _message_of(item)) is not None])
-    finally:
-        in_use.close()
-
-
-def _message_of(item: Any) -> Any:
-    ours = is_enclosed(item) and item.get("shape") == PYDANTIC_AI
-    return opened_record(item["message"]) if ours else None
-
+__all__ = ["EverthreadConversationStore"]
 
 #: What names of threads begin with, and where documents keep what belongs to this adapter.
 PART = "pydantic_ai"
@@ -128,17 +60,22 @@ class EverthreadConversationStore(ConversationStore):
 
     With a ``subject`` record and messages are sealed under that person's key, until ``store.erase(subject)``.
     A conversation that was erased is none any more; its id may begin a new one.
+
+    ``prefix`` begins the names of the threads: with another one a conversation is whichever thread has that
+    name, and goes on from what another framework has written there. Personal values that others put into it
+    are shown only with a ``subject``.
     """
 
-    def __init__(self, store: AnyStore = None, *, subject: Subject = None) -> None:
+    def __init__(self, store: AnyStore = None, *, subject: Subject = None, prefix: str = f"{PART}/") -> None:
         self._in_use = StoreInUse(store)
         self._subject = subject
+        self._prefix = prefix
         #: Entry → a conversation that holds it; ends of histories only.
         self._known: OrderedDict[str, str] = OrderedDict()
 
     def thread_name(self, conversation_id: str) -> str:
         """The thread of a conversation, for everything else that a thread can do."""
-        return joined(PART, conversation_id)
+        return named(self._prefix, conversation_id)
 
     async def _thread(self, conversation_id: str) -> AsyncThread:
         return await self._in_use.store.thread(self.thread_name(conversation_id))
@@ -147,14 +84,28 @@ class EverthreadConversationStore(ConversationStore):
 
     async def read_record(self, conversation_id: str) -> ConversationRecord | None:
         """The record of a conversation, or ``None``."""
-        return self._record(await self._thread(conversation_id), conversation_id)
+        return await self._record(await self._thread(conversation_id), conversation_id)
 
-    def _record(self, thread: AsyncThread, conversation_id: str) -> ConversationRecord | None:
-        stored = opened_record(thread.state.plain().get(PART)) if thread.head is not None else None
+    async def _record(self, thread: AsyncThread, conversation_id: str) -> ConversationRecord | None:
+        """The record as it was saved; where others have written since, it ends with what they wrote."""
+        document = thread.state.plain() if thread.head is not None else {}
+        stored = opened_record(document.get(PART))
+        end = await _end(thread)
+        if not stored and PART not in document and thread.head is not None and end is not None:
+            # Begun by another framework.
+            record = ConversationRecord(
+                conversation_id=conversation_id,
+                head_id=end,
+                revision=f"@{end}",
+                updated_at=thread.head.at,
+            )
         # A fork whose own record was never written still has its source's.
-        if not stored or stored.get("conversation_id") != conversation_id:
+        elif not stored or stored.get("conversation_id") != conversation_id:
             return None
-        record = _RECORDS.validate_python(stored)
+        else:
+            record = _RECORDS.validate_python(stored)
+            if record.head_id != end:
+                record = dataclasses.replace(record, head_id=end, revision=f"{record.revision}@{end}")
         for entry_id in (*record.branches, record.head_id):
             if entry_id is not None:
                 self._known[entry_id] = conversation_id
@@ -169,10 +120,14 @@ class EverthreadConversationStore(ConversationStore):
         """The records of this scope, or all, the latest saved first."""
         store = self._in_use.store
         found = []
-        async for info in store.threads(prefix=below(PART)):
-            record = self._record(await store.thread(info.name), split(info.name)[1])
-            if record is not None and scope in (None, record.scope):
-                found.append(record)
+        async for info in store.threads(prefix=self._prefix):
+            keys = keys_of(self._prefix, info.name)
+            thread = await store.thread(info.name)
+            # A thread that nobody has saved as a conversation yet is none that is listed.
+            if len(keys) == 1 and thread.head is not None and PART in thread.state.plain():
+                record = await self._record(thread, keys[0])
+                if record is not None and scope in (None, record.scope):
+                    found.append(record)
         found.sort(key=lambda record: record.updated_at, reverse=True)
         return found[:limit]
 
@@ -188,7 +143,7 @@ class EverthreadConversationStore(ConversationStore):
         conflict = ConversationConflict(record.conversation_id)
         subject = self._subject(record) if callable(self._subject) else self._subject
         thread = await self._thread(record.conversation_id)
-        stored = self._record(thread, record.conversation_id)
+        stored = await self._record(thread, record.conversation_id)
         if (stored.revision if stored else None) != expected_revision:
             raise conflict
         if stored is None and thread.head is not None and thread.state.plain().get(PART) == {}:
@@ -220,28 +175,27 @@ class EverthreadConversationStore(ConversationStore):
 
     async def _stand_on(self, thread: AsyncThread, base: str | None) -> None:
         """Let the log ``messages`` be the history up to an entry; what it had beyond that has been left."""
-        log = thread.messages
-        last = await log.read(-1)
-        if (last[0]["id"] if last else None) == base:
+        if await _end(thread) == base:
             return
+        log = thread.messages
         now = await log.read()
-        wanted = await _chain(thread, base)
+        wanted = await _chain(thread, base, reveal=self._subject is not None)
         same = 0
-        while same < min(len(now), len(wanted)) and now[same]["id"] == wanted[same]["id"]:
+        while same < min(len(now), len(wanted)) and now[same] == wanted[same].item:
             same += 1
         if same < len(now):
             left = thread.log(LEFT)
-            for item in now[same:]:
+            for at, item in enumerate(now[same:], same):
                 # Again under its id is no second time. What was erased isn't worth keeping.
-                if not isinstance(item["message"], Erased):
-                    left.append(item)
+                if not (is_enclosed(item) and isinstance(item["message"], Erased)):
+                    left.append(item if _own_entry(item) else _note(item, at, now))
             log.truncate_from(now[same]["id"])
-        log.extend(wanted[same:])
+        log.extend(each.item for each in wanted[same:])
 
     async def delete_record(self, conversation_id: str, *, expected_revision: str) -> None:
         """Delete a conversation for good, with the entries that no fork shares."""
         thread = await self._thread(conversation_id)
-        stored = self._record(thread, conversation_id)
+        stored = await self._record(thread, conversation_id)
         if stored is None or stored.revision != expected_revision:
             raise ConversationConflict(conversation_id)
         try:
@@ -257,16 +211,20 @@ class EverthreadConversationStore(ConversationStore):
     async def read_entry(self, entry_id: str) -> ConversationEntry:
         """The entry of this id. Raises ``KeyError``."""
         thread = await self._holding(entry_id)
-        entries = _entries(await _chain(thread, entry_id, 1))
-        if not entries:
+        found = await _chain(thread, entry_id, 1, reveal=self._subject is not None)
+        entries = [entry for each in found for entry in each.entries]
+        if not entries or entries[-1].id != entry_id:
             raise KeyError(entry_id)
-        return entries[0]
+        return entries[-1]
 
     async def read_history(self, head_id: str | None, *, limit: int | None = None) -> list[ConversationEntry]:
         """The entries up to one, oldest first, or the last ``limit`` of them. Raises ``KeyError``."""
         if head_id is None or limit == 0:
             return []
-        return _entries(await _chain(await self._holding(head_id), head_id, limit))
+        thread = await self._holding(head_id)
+        found = await _chain(thread, head_id, limit, reveal=self._subject is not None)
+        entries = [entry for each in found for entry in each.entries]
+        return entries if limit is None else entries[-limit:]
 
     async def _holding(self, entry_id: str) -> AsyncThread:
         """A thread with this entry: the one where it was seen last, else whichever has it."""
@@ -276,10 +234,11 @@ class EverthreadConversationStore(ConversationStore):
             thread = await self._thread(known)
             if await _has(thread, entry_id):
                 return thread
-        async for info in store.threads(prefix=below(PART)):
+        async for info in store.threads(prefix=self._prefix):
+            keys = keys_of(self._prefix, info.name)
             thread = await store.thread(info.name)
-            if await _has(thread, entry_id):
-                self._known[entry_id] = split(info.name)[1]
+            if len(keys) == 1 and await _has(thread, entry_id):
+                self._known[entry_id] = keys[0]
                 return thread
         raise KeyError(entry_id)
 
@@ -289,18 +248,51 @@ class EverthreadConversationStore(ConversationStore):
 
 
 def _item(entry: ConversationEntry, message: Any, subject: str | None) -> dict[str, Any]:
-    kept = {"entry": {"parent_id": entry.parent_id, "kind": entry.kind}, **message}
+    kept = {ENTRY: {"parent_id": entry.parent_id, "kind": entry.kind}, **message}
     return {"id": entry.id, "shape": PYDANTIC_AI, "message": sealed(subject, kept)}
 
 
-def _entries(items: list[Any]) -> list[ConversationEntry]:
-    """The entries that items are; erased ones are left out."""
-    kept = [(item["id"], held) for item in items if (held := opened_record(item["message"])) is not None]
-    bare = [{key: each for key, each in held.items() if key != "entry"} for _, held in kept]
-    return [
-        ConversationEntry(id=entry_id, message=message, **held["entry"])
-        for (entry_id, held), message in zip(kept, built(bare), strict=True)
-    ]
+def _own_entry(item: Any) -> dict[str, Any] | None:
+    """What an item says of itself that this store wrote; ``None`` if somebody else did, or it was erased."""
+    if not (is_enclosed(item) and item.get("shape") == PYDANTIC_AI):
+        return None
+    entry = (opened_record(item["message"]) or {}).get(ENTRY)
+    return entry if isinstance(entry, dict) else None
+
+
+# An item of another framework may be several messages, or none: the last one has the item's id, those before
+# it the id and a number. In the log ``left`` such an item stands in a note that says what came before it.
+
+_NOTED = "left"
+_NUMBERED = "#part-"
+
+
+class _Line(NamedTuple):
+    """An item of a log and the entries that it is."""
+
+    item: Any
+    entries: list[ConversationEntry]
+
+
+def _note(item: Any, at: int, items: Sequence[Any]) -> dict[str, Any]:
+    return {"id": item["id"], _NOTED: item, "parent_id": items[at - 1]["id"] if at else None}
+
+
+def _lines(items: Sequence[Any], reveal: bool) -> list[_Line]:
+    """Items with their entries; erased ones have none."""
+    lines: list[_Line] = []
+    before: str | None = None
+    for each in shown(items, reveal):
+        name, own = str(each.item["id"]), _own_entry(each.item)
+        entries = []
+        for number, message in enumerate(built(each.messages), 1):
+            entry_id = name if number == len(each.messages) else f"{name}{_NUMBERED}{number}"
+            held = own or {"parent_id": before}
+            entries.append(ConversationEntry(id=entry_id, message=message, **held))
+            before = entry_id
+        lines.append(_Line(each.item, entries))
+        before = name
+    return lines
 
 
 async def _deleted(thread: AsyncThread) -> None:
@@ -311,27 +303,68 @@ async def _deleted(thread: AsyncThread) -> None:
         return
 
 
+async def _end(thread: AsyncThread) -> str | None:
+    """The entry that a thread's history ends with."""
+    last = await thread.messages.read(-1)
+    return str(last[0]["id"]) if last else None
+
+
 async def _has(thread: AsyncThread, entry_id: str) -> bool:
+    item_id = entry_id.partition(_NUMBERED)[0]
     for name in (MESSAGES, LEFT):
-        if await thread.log(name).find(entry_id) is not None:
+        if await thread.log(name).find(item_id) is not None:
             return True
     return False
 
 
-async def _chain(thread: AsyncThread, end: str | None, limit: int | None = None) -> list[Any]:
-    """The items up to the one called ``end``, each after its parent; with a ``limit`` the last so many."""
+async def _chain(
+    thread: AsyncThread, end: str | None, limit: int | None = None, *, reveal: bool
+) -> list[_Line]:
+    """The items up to the entry called ``end``, each after its parent; with a ``limit`` the last so many at
+    least. An item of several entries that doesn't end with it is given as entries of this store's own."""
+    if end is None:
+        return []
+    item_id, numbered, number = end.partition(_NUMBERED)
     log = thread.log(MESSAGES)
-    at = None if end is None else await log.find(end)
-    if at is not None:
-        # The history as it stands: no need to look further back than wanted.
-        return await log.read(0 if limit is None else max(0, at + 1 - limit), at + 1)
-    everything = {item["id"]: item for name in (LEFT, MESSAGES) for item in await thread.log(name).read()}
+    at = await log.find(item_id)
+    if at is None:
+        lines = _lines(await _left_chain(thread, item_id, limit), reveal)
+    else:
+        # The history as it stands: no need to look further back than wanted, unless others wrote to it.
+        items = await log.read(0 if limit is None else max(0, at + 1 - limit), at + 1)
+        if limit is not None and not all(_own_entry(item) for item in items):
+            items = await log.read(0, at + 1)
+        lines = _lines(items, reveal)
+    if numbered and lines:
+        lines[-1:] = [
+            _Line(_item(entry, dumped([entry.message])[0], None), [entry])
+            for entry in lines[-1].entries[: int(number)]
+        ]
+    return lines
+
+
+async def _left_chain(thread: AsyncThread, end: str, limit: int | None) -> list[Any]:
+    everything = {
+        str(item["id"]): item for name in (LEFT, MESSAGES) for item in await thread.log(name).read()
+    }
+    now = [str(item["id"]) for item in await thread.log(MESSAGES).read()]
     chain: list[Any] = []
-    while end is not None and (limit is None or len(chain) < limit):
-        held = opened_record(everything[end]["message"])
-        if held is None:
+    wanted: str | None = end
+    while wanted is not None and (limit is None or len(chain) < limit):
+        wanted = wanted.partition(_NUMBERED)[0]
+        item = everything[wanted]
+        if _NOTED in item:
+            chain.append(item[_NOTED])
+            wanted = item["parent_id"]
+        elif (own := _own_entry(item)) is not None:
+            chain.append(item)
+            wanted = own["parent_id"]
+        elif is_enclosed(item) and isinstance(item["message"], Erased):
             # What came before it can't be told any more.
             break
-        chain.append(everything[end])
-        end = held["entry"]["parent_id"]
+        else:
+            # Somebody else's, and part of the history as it stands: so is all before it.
+            chain.append(item)
+            at = now.index(wanted)
+            wanted = now[at - 1] if at else None
     return chain[::-1]

@@ -1,0 +1,138 @@
+# Generated from src/everthread/sessions/aio/joined_run.py by tools/twin.py: change that, then run: make twin
+"""A run that its caller named, as the steps of one process take part in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from everthread import process
+from everthread.errors import ConflictError, SessionFencedError, UsageError
+from everthread.sessions.effects import ToolUse
+from everthread.sessions.lease import token_of
+from everthread.sessions.sync.effects import Caller, Ledger
+from everthread.sessions.sync.fenced_thread import FencedThread, RunGuard
+from everthread.sessions.sync.journal import Failures
+from everthread.sessions.sync.lease import SharedLease
+from everthread.sessions.sync.run_start import SessionOptions, join
+from everthread.sessions.sync.status import uid_of
+
+if TYPE_CHECKING:
+    from everthread.threads.sync.core import Core
+    from everthread.threads.sync.thread import Thread
+    from everthread.versions import RunToken
+
+#: How long such a run is waited for after its last write by runs that belong to a process.
+_TTL_S = 300.0
+#: So many runs are remembered by an open store.
+_RUNS_MAX = 256
+
+
+class JoinedRun:
+    """One run on one thread. Its steps, in however many threads or tasks, share its claims on effects."""
+
+    def __init__(self, core: Core, name: str, uid: str, run: str | RunToken) -> None:
+        self.id = token_of(run)[0]
+        self._core = core
+        self._name = name
+        self._uid = uid
+        self._lease = self._new_lease(run)
+        self._caller: Caller | None = None
+        self._guard: RunGuard | None = None
+        self._lock = process.ProcessLock()
+
+    def _new_lease(self, run: str | RunToken) -> SharedLease:
+        return SharedLease(self._core, self._uid, run, ttl_us=round(_TTL_S * 1_000_000))
+
+    def enter(self, run: str | RunToken) -> bool:
+        """Before something is written; whether the thread may have got a fence from this. One read, unless
+        the run begins, or takes over.
+
+        Raises :class:`SessionFencedError` if a newer run has come, :class:`SessionBusyError` if a run holds
+        the thread that belongs to a process.
+        """
+        with self._lock:
+            with suppress(SessionFencedError):
+                self._lease.check()
+                if not self._lease.fence_due:
+                    return False
+            self._start(run)
+            return True
+
+    def require_not_superseded(self) -> None:
+        """Before what is recorded is handed out; nothing is begun by that."""
+        fenced = self._lease.is_superseded()
+        if fenced is not None:
+            raise fenced
+
+    def wrote(self) -> None:
+        """After a write, which stands whatever becomes of the lease."""
+        with suppress(SessionFencedError):
+            self._lease.renew_if_due()
+
+    def call_effect(
+        self,
+        key: str,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        verify: Callable[..., Any] | None,
+        retry_on: Any,
+        step: tuple[str, int],
+    ) -> Any:
+        """Call a function that has an effect: see :meth:`AgentSession.call`."""
+        with self._lock:
+            caller = self._caller
+            if caller is None or self._guard is None or self._guard.fenced is not None:
+                # At the first call; and where the run was ended, and goes on.
+                caller = self._start(self.id)
+        options: Any = {"verify": verify, "retry_on": retry_on, "step": step}
+        return caller.call_effect(key, fn, args, kwargs, **options)
+
+    def _start(self, run: str | RunToken) -> Caller:
+        """Become part of the run, and open its journal."""
+        self._caller = None
+        lease = self._new_lease(run)
+        options = SessionOptions(name=self._name, run=run, ttl_s=_TTL_S)
+        begun = join(self._core, self._name, self._uid, options, lease)
+        self._lease, self._guard = lease, begun.guard
+        failures = Failures(begun.journal, self.id, begun.user_id)
+        self._caller = Caller(
+            begun.journal,
+            Ledger(begun.journal, self.id, shared=True),
+            self.id,
+            _tell_nobody,
+            failures.put,
+            ttl_us=lease.holder.ttl_us,
+            denied=self._name if begun.thread.effects == "deny" else None,
+        )
+        return self._caller
+
+
+def _tell_nobody(use: ToolUse) -> None:
+    """Steps have no hooks."""
+
+
+def join_run(thread: Thread, run: str | RunToken) -> JoinedRun:
+    """For ``thread.step(…, run=…)``: the run, on a thread that exists from then on. See ``Core.join_run``."""
+    if isinstance(thread, FencedThread) and thread.is_held:
+        raise UsageError("this handle is a session's, whose run its steps belong to: leave out run=")
+    core, name = thread.core, token_of(run)[0]
+    if thread.head is None:
+        # A lease belongs to a thread that exists.
+        try:
+            thread.commit(metadata={"run": name})
+        except ConflictError:
+            thread.discard()
+            thread.refresh()
+    uid = uid_of(thread)
+    known = core.joined_runs
+    joined = known.get((uid, name))
+    if joined is None:
+        joined = known.setdefault((uid, name), JoinedRun(core, thread.name, uid, run))
+        while len(known) > _RUNS_MAX:
+            known.pop(next(iter(known)), None)
+    found: JoinedRun = joined
+    return found
