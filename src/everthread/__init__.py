@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from everthread.search.query import Hit, Hits
     from everthread.sessions.aio.session import AsyncAgentSession
     from everthread.sessions.effects import Done
+    from everthread.sessions.orders import StandingOrder
     from everthread.sessions.resume import ResumeReport
     from everthread.sessions.sync.decisions import PendingDecision
     from everthread.sessions.sync.session import AgentSession
@@ -202,6 +203,7 @@ __all__ = [
     "SessionFencedError",
     "SessionRecords",
     "SignedHead",
+    "StandingOrder",
     "StateCorruptedError",
     "StateNotFoundError",
     "StateStatus",
@@ -306,6 +308,7 @@ _DOOR = {
     "SalvagedThread": "everthread.salvager.report",
     "SessionRecords": "everthread.sessions.sync.status",
     "SignedHead": "everthread.history.chain",
+    "StandingOrder": "everthread.sessions.orders",
     "StateStatus": "everthread.working.items",
     "StorageBackend": "everthread.working.config",
     "Store": "everthread.store",

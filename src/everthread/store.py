@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from everthread.sessions.resume import ResumeReport
     from everthread.sessions.sync.joined_run import JoinedRun
     from everthread.sessions.sync.ledger_merge import LedgerMerge
+    from everthread.sessions.sync.orders import Constraints
     from everthread.sessions.sync.session import AgentSession
     from everthread.sessions.sync.status import SessionRecords
     from everthread.stores.cold import Archive
@@ -70,6 +71,7 @@ else:
         "everthread.people.users": "UserStore",
         "everthread.redaction.report": "Place RedactionReport",
         "everthread.search.query": "Hits",
+        "everthread.sessions.sync.orders": "Constraints",
         "everthread.sessions.resume": "ResumeReport",
         "everthread.sessions.sync.session": "AgentSession",
         "everthread.sessions.sync.status": "SessionRecords",
@@ -188,6 +190,15 @@ class Store(MaintainedStore):
             return session.accept_losses()
         finally:
             session.close()
+
+    @property
+    def constraints(self) -> Constraints:
+        """Standing orders for all agents of this namespace, which every briefing shows first. Set here and
+        by ``everthread constraint``, never by what a model is given."""
+        from everthread.sessions.sync.orders import Constraints
+
+        self._check()
+        return Constraints(self.core)
 
     @property
     def users(self) -> UserStore:
