@@ -407,13 +407,6 @@ class Keyring:
             found = {} if state is None else state.table.holds
             return frozenset().union(*(found.get(key_id, ()) for key_id in key_ids))
 
-    def every_hold(self) -> dict[bytes, frozenset[bytes]]:
-        """The keys that are held, and by what. Needs no master key."""
-        with self._entered():
-            state = self._current()
-            found = {} if state is None else state.table.holds
-            return {key_id: frozenset(by) for key_id, by in found.items() if by}
-
     def set_hold(self, key_id: bytes, by: bytes, *, on: bool) -> bool:
         """Say, durably, that a key is held, or isn't any more; ``by`` tells holds apart. Whether the key is
         alive: else nothing was done."""

@@ -215,10 +215,12 @@ class Holds:
             own.append(
                 LegalHold(key_id=key_id.hex(), reason=hold.reason, since_us=hold.at_us, refused=refused)
             )
+        keys = keyring.held() if wanted is None else wanted
+        # One look at all of them first: mostly no other store holds anybody.
         others = [
             LegalHold(key_id=key_id.hex(), elsewhere=True)
-            for key_id, by in sorted(keyring.every_hold().items())
-            if by - marks and (wanted is None or key_id in wanted)
+            for key_id in (sorted(keys) if keyring.holds(keys) - marks else ())
+            if keyring.holds([key_id]) - marks
         ]
         return [*sorted(own, key=lambda each: each.since_us or 0), *others]
 

@@ -165,8 +165,7 @@ def write(
         chunks = tuple(packs.detach(splices, blocks))
         blocks = []
         body = records.write_record(header, change, blocks)
-    sealed = tuple(handle.sealed.values())
-    row = NewRow(seq, DELTA, head.hash, digest, body, key_hash, chunks, sealed, guard)
+    row = NewRow(seq, DELTA, head.hash, digest, body, key_hash, chunks, (*handle.sealed.values(),), guard)
     # All that can be is made ready now: code is slow to run after the disk has been waited for.
     parent, origin = head.version.id if head.version is not None else None, source[3] if source else None
     step_key, step_slot = (None, None) if step is None else records.step_key(step[0])
