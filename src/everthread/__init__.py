@@ -78,6 +78,7 @@ if TYPE_CHECKING:
         VerifyReport,
     )
     from everthread.maintenance.stats import StoreStats
+    from everthread.people.holds import LegalHold
     from everthread.people.report import ErasureReport
     from everthread.people.users import UserStore
     from everthread.redaction.report import Place, RedactionReport
@@ -86,6 +87,7 @@ if TYPE_CHECKING:
     from everthread.search.query import Hit, Hits
     from everthread.sessions.aio.session import AsyncAgentSession
     from everthread.sessions.effects import Done
+    from everthread.sessions.orders import StandingOrder
     from everthread.sessions.resume import ResumeReport
     from everthread.sessions.sync.decisions import PendingDecision
     from everthread.sessions.sync.session import AgentSession
@@ -95,6 +97,7 @@ if TYPE_CHECKING:
     from everthread.store import Store, open
     from everthread.store_async import AsyncStore, open_async
     from everthread.threads.aio.thread import AsyncThread
+    from everthread.threads.migrations import register_document_migration
     from everthread.threads.reports import Recovered
     from everthread.threads.sync.thread import Thread
     from everthread.transfer.report import ExportReport, ImportReport
@@ -164,6 +167,7 @@ __all__ = [
     "KeyringBackup",
     "KeyringError",
     "KeyringRestored",
+    "LegalHold",
     "LegalHoldError",
     "LimitError",
     "Limits",
@@ -199,6 +203,7 @@ __all__ = [
     "SessionFencedError",
     "SessionRecords",
     "SignedHead",
+    "StandingOrder",
     "StateCorruptedError",
     "StateNotFoundError",
     "StateStatus",
@@ -236,6 +241,7 @@ __all__ = [
     "open_async",
     "open_keyring",
     "register",
+    "register_document_migration",
     "register_migration",
     "reveal",
     "salvage",
@@ -280,6 +286,7 @@ _DOOR = {
     "Keyring": "everthread.keyring.keyring",
     "KeyringBackup": "everthread.keyring.backup",
     "KeyringRestored": "everthread.keyring.backup",
+    "LegalHold": "everthread.people.holds",
     "Limits": "everthread.limits",
     "Merge": "everthread.history.merge",
     "Opaque": "everthread.values",
@@ -301,6 +308,7 @@ _DOOR = {
     "SalvagedThread": "everthread.salvager.report",
     "SessionRecords": "everthread.sessions.sync.status",
     "SignedHead": "everthread.history.chain",
+    "StandingOrder": "everthread.sessions.orders",
     "StateStatus": "everthread.working.items",
     "StorageBackend": "everthread.working.config",
     "Store": "everthread.store",
@@ -323,6 +331,7 @@ _DOOR = {
     "open_keyring": "everthread.keyring.keyring",
     "open_async": "everthread.store_async",
     "register": "everthread.codec.types",
+    "register_document_migration": "everthread.threads.migrations",
     "register_migration": "everthread.checkpoints.states",
     "salvage": "everthread.salvager.salvager",
 }

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from everthread.knowledge import Knowledge
     from everthread.maintenance.reports import GcReport, RestoreReport
     from everthread.people.erase import Elsewhere
+    from everthread.people.holds import LegalHold
     from everthread.people.report import ErasureReport
     from everthread.people.users import UserStore
     from everthread.redaction.report import Place, RedactionReport
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from everthread.sessions.resume import ResumeReport
     from everthread.sessions.sync.joined_run import JoinedRun
     from everthread.sessions.sync.ledger_merge import LedgerMerge
+    from everthread.sessions.sync.orders import Constraints
     from everthread.sessions.sync.session import AgentSession
     from everthread.sessions.sync.status import SessionRecords
     from everthread.stores.cold import Archive
@@ -64,10 +66,12 @@ else:
         "everthread.knowledge": "Knowledge",
         "everthread.maintenance.reports": "GcReport RestoreReport",
         "everthread.people.erase": "Elsewhere",
+        "everthread.people.holds": "LegalHold",
         "everthread.people.report": "ErasureReport",
         "everthread.people.users": "UserStore",
         "everthread.redaction.report": "Place RedactionReport",
         "everthread.search.query": "Hits",
+        "everthread.sessions.sync.orders": "Constraints",
         "everthread.sessions.resume": "ResumeReport",
         "everthread.sessions.sync.session": "AgentSession",
         "everthread.sessions.sync.status": "SessionRecords",
@@ -186,6 +190,15 @@ class Store(MaintainedStore):
             return session.accept_losses()
         finally:
             session.close()
+
+    @property
+    def constraints(self) -> Constraints:
+        """Standing orders for all agents of this namespace, which every briefing shows first. Set here and
+        by ``everthread constraint``, never by what a model is given."""
+        from everthread.sessions.sync.orders import Constraints
+
+        self._check()
+        return Constraints(self.core)
 
     @property
     def users(self) -> UserStore:
@@ -460,6 +473,14 @@ class Store(MaintainedStore):
 
         self._check()
         Holds(self.core).place(subject, reason)
+
+    def holds(self, subject: str | None = None) -> list[LegalHold]:
+        """The legal holds in force, of one person or of all: those of this store, the oldest first, then
+        those of other stores on the same keyring."""
+        from everthread.people.holds import Holds
+
+        self._check()
+        return Holds(self.core).all(subject)
 
     def release_hold(self, subject: str, reason: str = "", *, everywhere: bool = False) -> None:
         """End the legal hold that was placed through this store, or with ``everywhere`` those of all stores

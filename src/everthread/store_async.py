@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from everthread.redaction.report import Place
     from everthread.sessions.aio.joined_run import AsyncJoinedRun
     from everthread.sessions.aio.ledger_merge import LedgerMerge
+    from everthread.sessions.aio.orders import AsyncConstraints
     from everthread.sessions.aio.session import AsyncAgentSession
     from everthread.sessions.aio.status import AsyncSessionRecords
     from everthread.sessions.resume import ResumeReport
@@ -80,6 +81,7 @@ else:
         "everthread.knowledge": "AsyncKnowledge",
         "everthread.people.users": "AsyncUserStore",
         "everthread.redaction.report": "Place",
+        "everthread.sessions.aio.orders": "AsyncConstraints",
         "everthread.sessions.aio.session": "AsyncAgentSession",
         "everthread.sessions.aio.status": "AsyncSessionRecords",
         "everthread.sessions.resume": "ResumeReport",
@@ -517,6 +519,7 @@ class AsyncStore(AsyncThreadStore):
     erase = on_worker(Store.erase)
     erasure_reports = on_worker(Store.erasure_reports)
     hold = on_worker(Store.hold)
+    holds = on_worker(Store.holds)
     release_hold = on_worker(Store.release_hold)
     rotate_keys = on_worker(Store.rotate_keys)
     redact = on_worker(Store.redact, rewrites_history=True)
@@ -561,6 +564,15 @@ class AsyncStore(AsyncThreadStore):
             await self._worker.stop()
         finally:
             await super().close()
+
+    @property
+    def constraints(self) -> AsyncConstraints:
+        """Standing orders for all agents of this namespace, which every briefing shows first. Set here and
+        by ``everthread constraint``, never by what a model is given."""
+        from everthread.sessions.aio.orders import AsyncConstraints
+
+        self._check()
+        return AsyncConstraints(self.core)
 
     @property
     def users(self) -> AsyncUserStore:

@@ -20,12 +20,12 @@ NAMES = """
     ABSENT Affected AgentSession AsyncAgentSession AsyncEventStream AsyncStore AsyncThread
     AsyncWorkingState BackupReport Briefing CheckpointManager Checkpointable Config Conflict Constraint
     ContextItem CoolReport Corrupt Damage Diff Done Erased ErasureReport Event EventStream ExportReport
-    GcReport Hit Hits ImportReport Intention KeyNeeds Keyring KeyringBackup KeyringRestored Limits Merge
-    Opaque OpenLoop Passage PendingDecision Personal Pin Place Priority RecordedStep Recovered
+    GcReport Hit Hits ImportReport Intention KeyNeeds Keyring KeyringBackup KeyringRestored LegalHold Limits
+    Merge Opaque OpenLoop Passage PendingDecision Personal Pin Place Priority RecordedStep Recovered
     RedactionReport RestoreReport ResumeReport Retention RunToken SalvageReport SalvagedThread
-    SessionRecords SignedHead StateStatus StorageBackend Store StoreStats Task Thread ThreadInfo Todo
-    TodoStatus Usage UserStore VerifyReport Version WorkingState __version__ checkpoint derive open
-    open_async open_keyring register register_migration reveal salvage
+    SessionRecords SignedHead StandingOrder StateStatus StorageBackend Store StoreStats Task Thread ThreadInfo
+    Todo TodoStatus Usage UserStore VerifyReport Version WorkingState __version__ checkpoint derive open
+    open_async open_keyring register register_document_migration register_migration reveal salvage
 """.split()
 
 ERRORS = """
@@ -43,9 +43,9 @@ ERRORS = """
 
 MEMBERS = {
     "Store": """accept_losses
-        backup briefing capabilities close cool copy_to erase erasure_reports events export gc hold
-        import_from knowledge namespace redact refresh_documents release_hold restore resume rotate_keys scan
-        search send session session_records stats thread threads url users verify""",
+        backup briefing capabilities close constraints cool copy_to erase erasure_reports events export gc
+        hold holds import_from knowledge namespace redact refresh_documents release_hold restore resume
+        rotate_keys scan search send session session_records stats thread threads url users verify""",
     "Thread": """at commit contains delete diff dirty discard effects expire fork head history lock log
         logs merge messages name pin pins rebase recovered refresh rewind sign state step step_result steps
         unpin update watch uid""",
@@ -106,6 +106,8 @@ MEMBERS = {
         remade_as whole""",
     "Event": "agent at at_us data seq type",
     "EventStream": "append consumer delete extend group last name project projection replay watch",
+    "StandingOrder": "at at_us author id text",
+    "LegalHold": "elsewhere key_id reason refused since since_us",
     "SignedHead": "from_json hash public_key seq signature thread to_json verify version_id",
 }
 

@@ -28,6 +28,7 @@ COMMANDS = {
     "settle": "Say whether an effect in doubt has happened.",
     "events": "The events of a stream, in their order.",
     "send": "Send a message to a thread, and so to the run at work on it.",
+    "constraint": "Standing orders that every briefing shows.",
     "search": "Find words in messages, todos, decisions and the rest.",
     "fork": "A new thread that shares another one's past.",
     "merge": "Bring in what another thread did since both went apart.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -32,6 +33,8 @@ _TRAIL_MAX = 100
 _PAGE = 1_000
 #: So long after it began an erasure has either been noted or was given up.
 _BEGUN_US = 60_000_000
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MICROSECOND = datetime.timedelta(microseconds=1)
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
@@ -70,6 +73,22 @@ class Standing(msgspec.Struct, frozen=True):
     def after(self, state: str, entry: Entry) -> Standing:
         kept = (*self.trail[:1], *self.trail[1:][-_TRAIL_MAX:])
         return Standing(state, (*kept, entry), self.mark)
+
+
+class LegalHold(msgspec.Struct, frozen=True, kw_only=True):
+    """A hold in force. It names nobody: ``key_id`` is that of one of the person's keys, as in reports of
+    erasures. ``refused`` is how often an erasure was refused since, as far as that is kept. ``elsewhere``: it
+    was placed through another store on the same keyring, which knows the reason and since when."""
+
+    key_id: str
+    reason: str = ""
+    since_us: int | None = None
+    refused: int = 0
+    elsewhere: bool = False
+
+    @property
+    def since(self) -> datetime.datetime | None:
+        return None if self.since_us is None else _EPOCH + self.since_us * _MICROSECOND
 
 
 class Holds:
@@ -180,6 +199,31 @@ class Holds:
                 since_us=hold.at_us,
             )
 
+    def all(self, subject: str | None = None) -> list[LegalHold]:
+        """The holds in force, those of this store first, the oldest first; of one person, or of all."""
+        keyring = self._core.vault.keyring
+        wanted = None if subject is None else set(keyring.key_ids(check_name(subject, "subject")))
+        own: list[LegalHold] = []
+        marks: set[bytes] = set()
+        for name, value in self.in_force():
+            key_id, standing = bytes.fromhex(name.removeprefix(_PREFIX)), _decoded(value)
+            marks.add(standing.mark)
+            hold = standing.hold
+            if hold is None or (wanted is not None and key_id not in wanted):
+                continue
+            refused = sum(e.what == REFUSED and e.at_us >= hold.at_us for e in standing.trail)
+            own.append(
+                LegalHold(key_id=key_id.hex(), reason=hold.reason, since_us=hold.at_us, refused=refused)
+            )
+        keys = keyring.held() if wanted is None else wanted
+        # One look at all of them first: mostly no other store holds anybody.
+        others = [
+            LegalHold(key_id=key_id.hex(), elsewhere=True)
+            for key_id in (sorted(keys) if keyring.holds(keys) - marks else ())
+            if keyring.holds([key_id]) - marks
+        ]
+        return [*sorted(own, key=lambda each: each.since_us or 0), *others]
+
     def in_force(self) -> list[tuple[str, bytes]]:
         """The cells of all holds, to be put back after a backup was restored."""
         found: list[tuple[str, bytes]] = []
@@ -226,8 +270,12 @@ def _is_reason(reason: object) -> bool:
 
 
 def _read(cell: Cell | None) -> Standing:
+    return Standing() if cell is None else _decoded(cell.value)
+
+
+def _decoded(value: bytes) -> Standing:
     try:
-        return Standing() if cell is None else msgspec.msgpack.decode(cell.value, type=Standing)
+        return msgspec.msgpack.decode(value, type=Standing)
     except msgspec.MsgspecError as error:
         raise StateCorruptedError(
             "what is known of a legal hold on this person's data is damaged; nothing was erased", where=SPACE

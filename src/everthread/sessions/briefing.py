@@ -14,6 +14,7 @@ from everthread.verifiers.specs import Status
 from everthread.working.items import INTENTIONS, OPEN_LOOPS
 
 if TYPE_CHECKING:
+    from everthread.sessions.orders import StandingOrder
     from everthread.sessions.records import DecisionRecord, EffectRecord, ErrorRecord, RunRecord
     from everthread.sessions.tasks import Task
     from everthread.working.items import Intention, OpenLoop, Todo
@@ -103,6 +104,18 @@ def _work_fact(report: ResumeReport) -> Iterator[Fact]:
 def _urgency(todo: Todo) -> int:
     """The most urgent first; sorting keeps the order of those alike."""
     return -todo.priority.rank
+
+
+def order_facts(orders: Sequence[StandingOrder]) -> Iterator[Fact]:
+    """Orders that were given to all agents: word for word, before what this thread has of its own."""
+    for order in orders:
+        yield Fact(
+            kind=Kind.CONSTRAINT,
+            id=order.id,
+            text=order.text,
+            source=f"standing order of {order.author}",
+            at_us=order.at_us,
+        )
 
 
 def constraint_facts(report: ResumeReport) -> Iterator[Fact]:
@@ -317,6 +330,7 @@ class Readings(msgspec.Struct, frozen=True, kw_only=True):
     decided_count: int
     tasks: Sequence[Task]
     document: Any
+    orders: Sequence[StandingOrder]
     problems: Sequence[str]
     #: Whether this is a fork in which no effects are made.
     effects_denied: bool = False
@@ -340,6 +354,7 @@ def background(read: Readings, report: ResumeReport, each_max: int = EACH_MIN) -
         *goal_fact(report),
         *next_facts(report, settled),
         *denial_fact(report, read.effects_denied),
+        *order_facts(read.orders),
         *constraint_facts(report),
         *problem_facts(read.problems, report.made_us),
         *context_facts(report),

@@ -42,6 +42,7 @@ from everthread.events.aio.stream import AsyncEventStream
 from everthread.knowledge import AsyncKnowledge
 from everthread.people.users import AsyncUserStore
 from everthread.sessions.aio.decisions import AsyncPendingDecision
+from everthread.sessions.aio.orders import AsyncConstraints
 from everthread.sessions.aio.session import AsyncAgentSession
 from everthread.sessions.aio.status import AsyncSessionRecords
 from everthread.sessions.aio.tasks import AsyncTasks
@@ -562,6 +563,7 @@ _DRIVEN: dict[type, Callable[[DrivenStore, Any], Any]] = {
     AsyncAgentSession: DrivenSession,
     AsyncSessionRecords: Driven,
     AsyncTasks: DrivenTasks,
+    AsyncConstraints: Driven,
     AsyncMessages: DrivenMessages,
     AsyncTurn: DrivenEntered,
     AsyncPendingDecision: DrivenEntered,

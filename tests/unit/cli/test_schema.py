@@ -27,6 +27,7 @@ FIELDS = {
     "effects": "thread effects settled losses",
     "settle": "thread effect",
     "events": "stream events more",
+    "constraint": "constraints",
     "search": "store hits skipped",
     "fork": "thread source version",
     "rewind": "thread dry_run from to left_behind summary version recovered",
@@ -62,6 +63,7 @@ INNER = {
     ("effects", "effects"): "key name state run attempt at settled_at settled_by error result",
     ("settle", "effect"): "key name state run attempt at settled_at settled_by error result",
     ("events", "events"): "seq at type agent data",
+    ("constraint", "constraints"): "id text author at",
     ("search", "hits"): "thread kind id log index excerpt score marks",
     ("doctor", "checks"): "check ok found advice",
     ("diff", "changed"): "old new",
@@ -94,6 +96,7 @@ def answers(program: Program, store: everthread.Store, tmp_path: Path) -> dict[s
         "runs": ["bot"],
         "effects": ["bot"],
         "events": ["tasks"],
+        "constraint": ["list"],
         "search": ["x"],
         "fork": ["bot", "b"],
         "merge": ["b", "other"],
@@ -104,6 +107,7 @@ def answers(program: Program, store: everthread.Store, tmp_path: Path) -> dict[s
         "gc": ["--yes"],
         "doctor": ["--quick"],
     }
+    store.constraints.add("ask first", author="Eve")
     found = {"settle": program.json("settle", "bot", "doubtful", "--done")}
     found |= {command: program.json(command, *rest) for command, rest in calls.items()}
     store.thread("bot").update(lambda draft: draft.state.update(found="look for this"))

@@ -270,3 +270,37 @@ def test_a_store_knows_its_hold_after_keys_came_in(opening: Opening, tmp_path: P
     store.release_hold("ann", "decided")
     assert store.erase("ann", dry_run=True).held is None
     assert store.erase("ann").complete
+
+
+def test_holds_lists_what_is_in_force_and_names_nobody(opening: Opening) -> None:
+    first, second = opening("first"), opening("second")
+    assert first.holds() == []
+    first.hold("ann", "case 1")
+    first.hold("bob", "case 2")
+    second.hold("bob", "case 3")
+    with pytest.raises(LegalHoldError):
+        first.erase("ann")
+    own, of_bob, other = first.holds()
+    assert (own.reason, own.refused, own.elsewhere) == ("case 1", 1, False)
+    assert (of_bob.reason, of_bob.refused, other.elsewhere, other.reason) == ("case 2", 0, True, "")
+    assert own.since is not None
+    assert of_bob.key_id == other.key_id != own.key_id
+    assert first.holds("ann") == [own]
+    assert [hold.reason for hold in second.holds("bob")] == ["case 3", ""]
+    assert first.holds("cid") == []
+    assert "ann" not in repr(first.holds())
+    first.release_hold("bob")
+    assert [(hold.reason, hold.elsewhere) for hold in first.holds()] == [("case 1", False), ("", True)]
+    first.release_hold("bob", everywhere=True)
+    first.release_hold("ann")
+    assert first.holds() == []
+    assert [hold.reason for hold in second.holds()] == ["case 3"], "its own record is there to be released"
+
+
+def test_an_async_store_lists_its_holds(tmp_path: Path) -> None:
+    async def main() -> list[str]:
+        async with everthread.open_async(f"sqlite:///{tmp_path}/a.db", keyring=MemoryKeyring()) as store:
+            await store.hold("ann", "case 1")
+            return [hold.reason for hold in await store.holds()]
+
+    assert asyncio.run(main()) == ["case 1"]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from everthread.briefing.facts import revealing
 from everthread.briefing.selection import Briefing, brief
+from everthread.sessions.aio.orders import AsyncConstraints
 from everthread.sessions.aio.resume import heard_us, readable, resume_report
 from everthread.sessions.briefing import Limits, Readings, background, with_run_found
 from everthread.sessions.resume import MAX_AGE_S, ResumeReport
@@ -77,6 +78,7 @@ async def _read(records: AsyncSessionRecords, report: ResumeReport, limits: Limi
         decided_count=records.decided_count,
         tasks=await readable(problems, records.tasks.all),
         document=records.thread.state.plain(),
+        orders=await readable(problems, AsyncConstraints(records.thread.core).all),
         problems=problems,
         effects_denied=records.thread.effects == "deny",
     )

@@ -9,6 +9,7 @@ from everthread.briefing.facts import revealing
 from everthread.briefing.selection import Briefing, brief
 from everthread.sessions.briefing import Limits, Readings, background, with_run_found
 from everthread.sessions.resume import MAX_AGE_S, ResumeReport
+from everthread.sessions.sync.orders import Constraints
 from everthread.sessions.sync.resume import heard_us, readable, resume_report
 from everthread.threads.sync.item_times import item_times
 from everthread.verifiers.specs import AllowCommands
@@ -73,6 +74,7 @@ def _read(records: SessionRecords, report: ResumeReport, limits: Limits) -> Read
         decided_count=records.decided_count,
         tasks=readable(problems, records.tasks.all),
         document=records.thread.state.plain(),
+        orders=readable(problems, Constraints(records.thread.core).all),
         problems=problems,
         effects_denied=records.thread.effects == "deny",
     )

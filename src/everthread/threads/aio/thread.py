@@ -17,6 +17,7 @@ from everthread.history.diff import Diff
 from everthread.history.merge import Merge
 from everthread.history.snapshots import Snapshot
 from everthread.stores.contract import KeyKnown
+from everthread.threads import migrations
 from everthread.threads.aio import fork as forks
 from everthread.threads.aio import journals, pins
 from everthread.threads.aio import merge as merges
@@ -179,7 +180,7 @@ class AsyncThread(AwaitedFace):
             return await write_alone(handle, "commit()", **options)
         except Landed as landed:
             made = landed.version
-            if handle.dirty or (made.label, made.key) != (label, key) or made.metadata != (metadata or {}):
+            if handle.dirty or (made.label, made.key) != (label, key) or _given(made) != (metadata or {}):
                 # What landed is an earlier commit: this one goes on from there.
                 return await self.commit(label, metadata, None if made.key == key else key)
             return made
@@ -544,3 +545,8 @@ class AsyncThread(AwaitedFace):
             else "no version yet"
         )
         return f"<thread {self.name!r}: {where}{', uncommitted changes' if handle.dirty else ''}>"
+
+
+def _given(version: Version) -> Mapping[str, Any]:
+    """The metadata that whoever committed a version gave it."""
+    return {name: value for name, value in version.metadata.items() if name != migrations.MIGRATED}

@@ -27,6 +27,7 @@ from everthread.stores.contract import (
     StaleWrite,
     VersionGone,
 )
+from everthread.threads import migrations
 from everthread.threads.document import CUT, SHARED, UNTOUCHED
 from everthread.threads.head_cache import CachedHead, Costs, from_snapshot, moved
 from everthread.threads.lifetimes import carried
@@ -97,6 +98,8 @@ def _gather(
     handle: Handle,
 ) -> tuple[Document | None, list[Op], list[Log], list[list[Any]], list[bytes]]:
     """What is pending: the document and its ops, the logs that changed, their splices and blocks."""
+    if migrations.may_be_due() and handle.head is not None:
+        handle.open_document()
     document = handle.document
     ops: list[Op] = []
     if document is not None and (document.root._dirty or document.cut == CUT):
@@ -147,7 +150,8 @@ def write(
     if unsure or handle.deleted or handle.recovered is not None or handle.validate is not None:
         _check(handle)
     document, ops, touched, splices, blocks = _gather(handle)
-    packed, shown = (None, NO_METADATA) if metadata is None else _encode_metadata(handle, metadata)
+    noted = _with_migration(handle, ops, metadata) if migrations.may_be_due() else metadata
+    packed, shown = (None, NO_METADATA) if noted is None else _encode_metadata(handle, noted)
     now_us, ttl, head = handle.runtime.now_us(), None, handle.head
     if handle.ttl_us is not None or (head is not None and head.version.ttl_us is not None):
         ttl = carried(handle.line, head.version if head else None, handle.ttl_us, now_us)
@@ -161,8 +165,7 @@ def write(
         chunks = tuple(packs.detach(splices, blocks))
         blocks = []
         body = records.write_record(header, change, blocks)
-    sealed = tuple(handle.sealed.values())
-    row = NewRow(seq, DELTA, head.hash, digest, body, key_hash, chunks, sealed, guard)
+    row = NewRow(seq, DELTA, head.hash, digest, body, key_hash, chunks, (*handle.sealed.values(),), guard)
     # All that can be is made ready now: code is slow to run after the disk has been waited for.
     parent, origin = head.version.id if head.version is not None else None, source[3] if source else None
     step_key, step_slot = (None, None) if step is None else records.step_key(step[0])
@@ -189,6 +192,17 @@ def write(
     _move(handle, head, document, touched, folded=due)
     slot.head = handle.head
     return version
+
+
+def _with_migration(
+    handle: Handle, ops: list[Op], metadata: Mapping[str, Any] | None
+) -> Mapping[str, Any] | None:
+    """The metadata of a version, which say so if it brings the document into a newer form."""
+    head, document = handle.head, handle.document
+    if not ops or head is None or document is None:
+        return metadata
+    note = migrations.note(ops, document.raw, head.build_document)
+    return metadata if note is None else {migrations.MIGRATED: note, **(metadata or {})}
 
 
 def write_alone(handle: Handle, verb: str, **options: Any) -> Version:

@@ -17,10 +17,12 @@ from everthread.errors import (
     VersionNotFoundError,
 )
 from everthread.history.chain import parse_version_id, version_id
+from everthread.history.diff import diff_documents
 from everthread.history.logs import EMPTY_LOG, LOST
 from everthread.process import check_not_in_workflow
 from everthread.stores.contract import Line
-from everthread.threads.document import SHARED, Document
+from everthread.threads import migrations
+from everthread.threads.document import CUT, SHARED, Document
 from everthread.threads.head_cache import NO_SLOT, CachedHead
 from everthread.threads.lifetimes import expired, has_expired
 from everthread.threads.reports import Recovered
@@ -71,6 +73,8 @@ class Handle:
     #: The head that the document was built from, unless there is a newer one.
     _built: CachedHead | None = None
     logs_touched = False
+    #: The hash of a head whose document was migrated, and what that came to.
+    _migrated: tuple[bytes, bytes] | None = None
     #: What the store remembers of this line.
     slot = NO_SLOT
     #: Calls effects, for the handle of a session.
@@ -171,6 +175,8 @@ class Handle:
             log._settle(head.logs.get(name, EMPTY_LOG) if head else EMPTY_LOG)
         if self.document is not None:
             self.document.reset(self.build_document())
+            if not moving:
+                self._migrate(self.document)
         self.moving = moving
 
     def drop_changes(self) -> None:
@@ -223,7 +229,16 @@ class Handle:
                 lift=self.lift,
                 depth_max=self.limits.depth_max,
             )
+            self._migrate(self.document)
         return self.document
+
+    def _migrate(self, document: Document) -> None:
+        """Show a document of an older form in the present one. It becomes part of the next version, and is
+        no change that anybody made."""
+        if self.head is not None and self.recovered is None and migrations.is_due(document.raw):
+            made = migrations.migrated(self.lift(document.raw), self.name)
+            document.apply(diff_documents(document.raw, self.lower(made, "state")))
+            self._migrated = (self.head.hash, encode_stored(document.raw))
 
     def log(self, name: str) -> Log:
         log = self.logs.get(name)
@@ -241,7 +256,12 @@ class Handle:
     @property
     def dirty(self) -> bool:
         """Whether there is anything to commit."""
-        return self.logs_touched or (self.document is not None and self.document.dirty)
+        document = self.document
+        if self.logs_touched or document is None or not document.dirty:
+            return self.logs_touched
+        if self._migrated is None or self.head is None or self._migrated[0] != self.head.hash:
+            return True
+        return document.cut == CUT or encode_stored(document.raw) != self._migrated[1]
 
     def require(self) -> tuple[Line, CachedHead]:
         """The line and head of a thread that exists."""

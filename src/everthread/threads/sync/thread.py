@@ -18,6 +18,7 @@ from everthread.history.diff import Diff
 from everthread.history.merge import Merge
 from everthread.history.snapshots import Snapshot
 from everthread.stores.contract import KeyKnown
+from everthread.threads import migrations
 from everthread.threads.document import TrackedDict
 from everthread.threads.lifetimes import Lifetime, ttl_us
 from everthread.threads.reports import Recovered
@@ -175,7 +176,7 @@ class Thread(BlockingFace):
             return write_alone(handle, "commit()", **options)
         except Landed as landed:
             made = landed.version
-            if handle.dirty or (made.label, made.key) != (label, key) or made.metadata != (metadata or {}):
+            if handle.dirty or (made.label, made.key) != (label, key) or _given(made) != (metadata or {}):
                 # What landed is an earlier commit: this one goes on from there.
                 return self.commit(label, metadata, None if made.key == key else key)
             return made
@@ -531,3 +532,8 @@ class Thread(BlockingFace):
             else "no version yet"
         )
         return f"<thread {self.name!r}: {where}{', uncommitted changes' if handle.dirty else ''}>"
+
+
+def _given(version: Version) -> Mapping[str, Any]:
+    """The metadata that whoever committed a version gave it."""
+    return {name: value for name, value in version.metadata.items() if name != migrations.MIGRATED}
