@@ -96,7 +96,7 @@ def claims() -> tuple[Any, Callable[[], Any]]:
 def session() -> tuple[Any, Callable[[], Any]]:
     made = everthread.open("memory:", durability="process").session("bot")
     # It is the parent's, and says so or answers; it doesn't hang.
-    return made._thread.lock, made.incomplete_decisions
+    return made._thread.mutex, made.incomplete_decisions
 
 
 def working_state() -> tuple[Any, Callable[[], Any]]:

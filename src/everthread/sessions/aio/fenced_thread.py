@@ -123,9 +123,9 @@ class AsyncFencedThread(AsyncThread):
         self._guard = guard
         #: For everything that a session does with this handle: its tools may run in several threads or tasks.
         if ASYNC:
-            self.lock = AsyncLock()
+            self.mutex = AsyncLock()
         else:
-            self.lock = process.ProcessLock()
+            self.mutex = process.ProcessLock()
         #: Called at the beginning of every :meth:`writing`, to put in what belongs to the same version.
         self.before_write: Callable[[], None] | None = None
         #: Metadata for the first version that this run makes of the thread.
@@ -225,7 +225,7 @@ class AsyncFencedThread(AsyncThread):
         self, label: str | None = None, metadata: Mapping[str, Any] | None = None, key: str | None = None
     ) -> Version:
         """Commit; what others wrote meanwhile, without taking over, is brought together with it."""
-        async with self.lock:
+        async with self.mutex:
             for left in reversed(range(_TRIES)):
                 try:
                     return await self.commit(label, metadata, key)
@@ -239,7 +239,7 @@ class AsyncFencedThread(AsyncThread):
 
     async def write_anew(self, change: Callable[[], None], *, key: str | None = None) -> None:
         """As :meth:`writing`, but what others wrote meanwhile is read first, and ``change`` made anew."""
-        async with self.lock:
+        async with self.mutex:
             for left in reversed(range(_TRIES)):
                 try:
                     async with self.writing(key=key, rebases=False):
@@ -268,7 +268,7 @@ class AsyncFencedThread(AsyncThread):
             # Commits that shared a sync end at the same moment: between two writes of each, the others and
             # whatever else waits have their turn.
             await pause_async(0)
-        async with self.lock:
+        async with self.mutex:
             if self._guard is not None:
                 # First of all: in a forked child even reading fails, with an error of the store.
                 self._guard.permit()

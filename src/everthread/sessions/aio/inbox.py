@@ -136,7 +136,7 @@ class Inbox:
     async def take_all(self) -> list[Any]:
         """Append what waits to the thread's messages, each as a version of its own; the messages."""
         taken = []
-        async with self._thread.lock:
+        async with self._thread.mutex:
             for _ in range(await self._waiting()):
                 is_own, message = await self._take()
                 if is_own:
@@ -151,7 +151,7 @@ class Inbox:
         began = time.monotonic()
         while True:
             self._guard.permit()
-            async with self._thread.lock:
+            async with self._thread.mutex:
                 while await self._waiting():
                     is_own, message = await self._take()
                     if is_own:

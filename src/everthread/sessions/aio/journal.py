@@ -245,7 +245,7 @@ class Runs:
 
     def _document(self) -> Mapping[str, Any]:
         """This line's part of the journal, with this run in it."""
-        with self._journal.lock:
+        with self._journal.mutex:
             own = self._own()
             return own if self.recorded else with_run(own, self._holder, self._uid)
 

@@ -341,7 +341,7 @@ class AsyncAgentSession(AwaitedFace):
 
     def _mark_turn(self, turn: AsyncTurn, begins: bool) -> None:
         """A turn begins, or is over."""
-        with self._thread.lock:
+        with self._thread.mutex:
             if begins:
                 if self._turn is not None:
                     raise InvalidStateError(f"turn {self._turn.number} isn't over yet")
@@ -356,7 +356,7 @@ class AsyncAgentSession(AwaitedFace):
     async def receive(self, message: Any) -> None:
         """Take a message from outside. Within a turn it is kept, durably, and appended when the turn is over:
         nothing comes between a tool call and its result."""
-        async with self._thread.lock:
+        async with self._thread.mutex:
             if self._turn is not None:
                 await post(self._thread, message)
             else:
@@ -400,7 +400,7 @@ class AsyncAgentSession(AwaitedFace):
         await self._choose("failed")
 
     async def _choose(self, reason: Reason) -> None:
-        async with self._thread.lock:
+        async with self._thread.mutex:
             self._chosen = reason
             await self._runs.set_status(STATUS_OF[reason])
 
@@ -442,7 +442,7 @@ class AsyncAgentSession(AwaitedFace):
         return AsyncWorkingState.on(
             thread,
             save=thread.save,
-            lock=thread.lock,
+            lock=thread.mutex,
             hooks=self._hooks,
             clock=thread.now_us,
             ids=thread.new_id,
@@ -476,12 +476,12 @@ class AsyncAgentSession(AwaitedFace):
 
     async def get_checkpoint(self, label: str) -> dict[str, Any] | None:
         """What the newest checkpoint with this label kept, or ``None``."""
-        async with self._thread.lock:
+        async with self._thread.mutex:
             return await checkpoint_parts(self._thread, label)
 
     async def list_checkpoints(self) -> list[CheckpointRecord]:
         """All of them, oldest first."""
-        async with self._thread.lock:
+        async with self._thread.mutex:
             return await read_checkpoints(self._thread)
 
     async def save(self, label: str | None = None, metadata: Mapping[str, Any] | None = None) -> Version:
@@ -495,7 +495,7 @@ class AsyncAgentSession(AwaitedFace):
     async def rewind(self, version: AnyVersion) -> Version:
         """Go back to an earlier version of the thread: document, logs, tasks, working state. What was
         uncommitted is committed first, so that the rewind can be undone."""
-        async with self._thread.lock:
+        async with self._thread.mutex:
             await self.save()
             return await self._thread.rewind(version)
 
@@ -511,7 +511,7 @@ class AsyncAgentSession(AwaitedFace):
     ) -> AsyncThread:
         """A new thread that shares this one's past, as :meth:`AsyncThread.fork`. What was uncommitted is
         committed first, and in the fork."""
-        async with self._thread.lock:
+        async with self._thread.mutex:
             await self.save()
             return await self._thread.fork(
                 name, at, key=key, effects=effects, prepare=prepare, transform=transform
@@ -519,7 +519,7 @@ class AsyncAgentSession(AwaitedFace):
 
     async def rewind_to_checkpoint(self, label: str) -> Version:
         """Go back to the newest checkpoint with this label; :class:`NotFoundError` if there is none."""
-        async with self._thread.lock:
+        async with self._thread.mutex:
             await self.save()
             return await self._thread.rewind(await self._checkpoints.version_of(label))
 
@@ -563,13 +563,13 @@ class AsyncAgentSession(AwaitedFace):
 
     async def incomplete_decisions(self) -> list[DecisionRecord]:
         """What was decided, by this run or an earlier one, and has no outcome; oldest first."""
-        async with self._thread.lock:
+        async with self._thread.mutex:
             return await read_open_decisions(self._thread)
 
     @property
     async def errors(self) -> list[ErrorRecord]:
         """What went wrong in all runs, oldest first (the newest thousand)."""
-        async with self._journal.lock:
+        async with self._journal.mutex:
             return (await read_errors(self._journal, _ERRORS_SHOWN))[::-1]
 
     async def record_error(
@@ -636,7 +636,7 @@ class AsyncAgentSession(AwaitedFace):
     async def settle(self, key: str, outcome: Done | bool) -> None:
         """Say what became of an effect in doubt: ``True`` or ``Done(result)``, or ``False`` if it has not
         happened. Raises :class:`NotFoundError` if it isn't in doubt."""
-        async with self._journal.lock:
+        async with self._journal.mutex:
             intent = await self._ledger.require(check_name(key, "key"))
             try:
                 await settle(self._ledger, intent, outcome, "settle")
@@ -667,7 +667,7 @@ class AsyncAgentSession(AwaitedFace):
     async def close(self, *, error: BaseException | None = None) -> None:
         """End the run: save what isn't saved, tell the hooks, record the end, give the lease back. On every
         path, and once. ``error`` is why it ends, if it failed."""
-        with self._thread.lock:
+        with self._thread.mutex:
             if self._closing:
                 return
             self._closing = True
@@ -718,7 +718,7 @@ class AsyncAgentSession(AwaitedFace):
         await end.take(self._notify, "on_session_exit", self.sandbox_id, self.exit_snapshot, self._thread)
         if self._parent is not None:
             await end.take(self._parent._runs.end_child, self.session_id, total)
-        async with self._thread.lock, self._journal.lock:
+        async with self._thread.mutex, self._journal.mutex:
             # A tool of another thread or task finishes what it writes just now, and begins nothing more.
             self._guard.close()
         self._thread.end()

@@ -89,7 +89,7 @@ class AsyncTasks(TaskView):
     ) -> Task:
         """A new pending task. Raises :class:`NotFoundError` where a task it is tied to is unknown, and
         :class:`InvalidStateError` where tasks would wait for each other in a circle."""
-        async with self._thread.lock:
+        async with self._thread.mutex:
             now = self._thread.now_us()
             fields = {
                 "subject": subject_text(subject),
@@ -136,7 +136,7 @@ class AsyncTasks(TaskView):
             made += [(task_id, name, text(new, name)) for name, new in texts.items() if new is not None]
             return [*made, (task_id, "updated_us", self._thread.now_us())]
 
-        async with self._thread.lock:
+        async with self._thread.mutex:
             return (await self._change(edits)).task(task_id)
 
     async def start(self, task_id: str) -> Task:
@@ -152,19 +152,19 @@ class AsyncTasks(TaskView):
 
     async def block(self, task_id: str, *, by: str) -> Task:
         """Let a task wait for another one."""
-        async with self._thread.lock:
+        async with self._thread.mutex:
             return await self.update(task_id, blocked_by=[*self[task_id].blocked_by, by])
 
     async def unblock(self, task_id: str, *, by: str) -> Task:
         """Let a task no longer wait for another one."""
-        async with self._thread.lock:
+        async with self._thread.mutex:
             return await self.update(
                 task_id, blocked_by=[one for one in self[task_id].blocked_by if one != by]
             )
 
     async def delete(self, task_id: str) -> None:
         """Remove a task; nothing is blocked by it any more."""
-        async with self._thread.lock:
+        async with self._thread.mutex:
             await self._change(lambda graph: graph.removing(task_id))
 
     async def _change(self, plan: Callable[[TaskGraph], list[Edit]]) -> TaskGraph:

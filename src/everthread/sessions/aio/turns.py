@@ -104,16 +104,16 @@ class AsyncMessages(StreamReads):
 
     async def find(self, message_id: Any) -> int | None:
         """The index of the item with this id, or ``None``."""
-        async with self._thread.lock:
+        async with self._thread.mutex:
             return await self._thread.log(self.name).find(message_id)
 
     async def read(self, start: int = 0, stop: int | None = None) -> list[Any]:
         """The items from ``start`` up to, not including, ``stop``; negative numbers count from the end."""
-        async with self._thread.lock:
+        async with self._thread.mutex:
             return await self._thread.log(self.name).read(start, stop)
 
     def __len__(self) -> int:
-        with self._thread.lock:
+        with self._thread.mutex:
             return len(self._thread.log(self.name))
 
     # ── its own slice ────────────────────────────────────────────────────────────────────────
@@ -121,7 +121,7 @@ class AsyncMessages(StreamReads):
     def slice(self) -> dict[str, Any]:
         """Tasks and custom state that belong to this log, as ``session.slice()`` gives those of the thread:
         for threads that several agents share, each with a log. That of ``messages`` is the thread's."""
-        with self._thread.lock:
+        with self._thread.mutex:
             document = self._thread.state.plain()
             if self.name != MESSAGES:
                 own = document.get(OWN)
@@ -287,7 +287,7 @@ class AsyncTurn(AwaitedFace):
     async def rewind(self) -> Version | None:
         """Take back what this turn did to the thread: messages, tasks, working and custom state together. The
         turn stays counted, usage and effects stay recorded, and nothing can be appended through it."""
-        async with self._thread.lock:
+        async with self._thread.mutex:
             self._check_open()
             self.rewound = True
             await self._thread.discard()

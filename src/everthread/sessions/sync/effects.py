@@ -76,7 +76,7 @@ class Ledger:
 
     def find(self, key: str) -> Intent | EffectRecord | None:
         """How the effect stands: open, done, or (``None``) free to be begun."""
-        with self._journal.lock:
+        with self._journal.mutex:
             self._journal.look_again()
             if self._shared:
                 self._journal.refresh()
@@ -118,7 +118,7 @@ class Ledger:
 
     def unknown(self, key: str) -> Losses | None:
         """For a key that isn't found: what was lost, if it may have been among that."""
-        with self._journal.lock:
+        with self._journal.mutex:
             lost = self._journal.state.get(LOSSES)
             if lost is None or key in lost.get(CLEARED, ()):
                 return None
@@ -173,7 +173,7 @@ class Ledger:
         return stored is not None and bool(stored["id"] == intent.id)
 
     def _settle(self, intent: Intent, outcome: dict[str, Any], key: str) -> None:
-        with self._journal.lock:
+        with self._journal.mutex:
             self._journal.look_again()
             log = self._journal.log(j.EFFECT_LOG)
             record_id: str | None = key

@@ -121,7 +121,7 @@ class FencedThread(Thread):
         #: ``None`` for handles that the threads layer makes from this class: these are ordinary ones.
         self._guard = guard
         #: For everything that a session does with this handle: its tools may run in several threads or tasks.
-        self.lock = process.ProcessLock()
+        self.mutex = process.ProcessLock()
         #: Called at the beginning of every :meth:`writing`, to put in what belongs to the same version.
         self.before_write: Callable[[], None] | None = None
         #: Metadata for the first version that this run makes of the thread.
@@ -221,7 +221,7 @@ class FencedThread(Thread):
         self, label: str | None = None, metadata: Mapping[str, Any] | None = None, key: str | None = None
     ) -> Version:
         """Commit; what others wrote meanwhile, without taking over, is brought together with it."""
-        with self.lock:
+        with self.mutex:
             for left in reversed(range(_TRIES)):
                 try:
                     return self.commit(label, metadata, key)
@@ -235,7 +235,7 @@ class FencedThread(Thread):
 
     def write_anew(self, change: Callable[[], None], *, key: str | None = None) -> None:
         """As :meth:`writing`, but what others wrote meanwhile is read first, and ``change`` made anew."""
-        with self.lock:
+        with self.mutex:
             for left in reversed(range(_TRIES)):
                 try:
                     with self.writing(key=key, rebases=False):
@@ -260,7 +260,7 @@ class FencedThread(Thread):
         If it fails, the changes of the block are taken back, unless there were uncommitted ones before: then
         all of them wait for the next commit. Not for nesting: an inner block would commit the outer one's.
         """
-        with self.lock:
+        with self.mutex:
             if self._guard is not None:
                 # First of all: in a forked child even reading fails, with an error of the store.
                 self._guard.permit()

@@ -135,7 +135,7 @@ class Inbox:
     def take_all(self) -> list[Any]:
         """Append what waits to the thread's messages, each as a version of its own; the messages."""
         taken = []
-        with self._thread.lock:
+        with self._thread.mutex:
             for _ in range(self._waiting()):
                 is_own, message = self._take()
                 if is_own:
@@ -150,7 +150,7 @@ class Inbox:
         began = time.monotonic()
         while True:
             self._guard.permit()
-            with self._thread.lock:
+            with self._thread.mutex:
                 while self._waiting():
                     is_own, message = self._take()
                     if is_own:

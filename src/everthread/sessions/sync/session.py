@@ -328,7 +328,7 @@ class AgentSession(BlockingFace):
 
     def _mark_turn(self, turn: Turn, begins: bool) -> None:
         """A turn begins, or is over."""
-        with self._thread.lock:
+        with self._thread.mutex:
             if begins:
                 if self._turn is not None:
                     raise InvalidStateError(f"turn {self._turn.number} isn't over yet")
@@ -343,7 +343,7 @@ class AgentSession(BlockingFace):
     def receive(self, message: Any) -> None:
         """Take a message from outside. Within a turn it is kept, durably, and appended when the turn is over:
         nothing comes between a tool call and its result."""
-        with self._thread.lock:
+        with self._thread.mutex:
             if self._turn is not None:
                 post(self._thread, message)
             else:
@@ -387,7 +387,7 @@ class AgentSession(BlockingFace):
         self._choose("failed")
 
     def _choose(self, reason: Reason) -> None:
-        with self._thread.lock:
+        with self._thread.mutex:
             self._chosen = reason
             self._runs.set_status(STATUS_OF[reason])
 
@@ -429,7 +429,7 @@ class AgentSession(BlockingFace):
         return WorkingState.on(
             thread,
             save=thread.save,
-            lock=thread.lock,
+            lock=thread.mutex,
             hooks=self._hooks,
             clock=thread.now_us,
             ids=thread.new_id,
@@ -463,12 +463,12 @@ class AgentSession(BlockingFace):
 
     def get_checkpoint(self, label: str) -> dict[str, Any] | None:
         """What the newest checkpoint with this label kept, or ``None``."""
-        with self._thread.lock:
+        with self._thread.mutex:
             return checkpoint_parts(self._thread, label)
 
     def list_checkpoints(self) -> list[CheckpointRecord]:
         """All of them, oldest first."""
-        with self._thread.lock:
+        with self._thread.mutex:
             return read_checkpoints(self._thread)
 
     def save(self, label: str | None = None, metadata: Mapping[str, Any] | None = None) -> Version:
@@ -482,7 +482,7 @@ class AgentSession(BlockingFace):
     def rewind(self, version: AnyVersion) -> Version:
         """Go back to an earlier version of the thread: document, logs, tasks, working state. What was
         uncommitted is committed first, so that the rewind can be undone."""
-        with self._thread.lock:
+        with self._thread.mutex:
             self.save()
             return self._thread.rewind(version)
 
@@ -498,13 +498,13 @@ class AgentSession(BlockingFace):
     ) -> Thread:
         """A new thread that shares this one's past, as :meth:`Thread.fork`. What was uncommitted is
         committed first, and in the fork."""
-        with self._thread.lock:
+        with self._thread.mutex:
             self.save()
             return self._thread.fork(name, at, key=key, effects=effects, prepare=prepare, transform=transform)
 
     def rewind_to_checkpoint(self, label: str) -> Version:
         """Go back to the newest checkpoint with this label; :class:`NotFoundError` if there is none."""
-        with self._thread.lock:
+        with self._thread.mutex:
             self.save()
             return self._thread.rewind(self._checkpoints.version_of(label))
 
@@ -537,13 +537,13 @@ class AgentSession(BlockingFace):
 
     def incomplete_decisions(self) -> list[DecisionRecord]:
         """What was decided, by this run or an earlier one, and has no outcome; oldest first."""
-        with self._thread.lock:
+        with self._thread.mutex:
             return read_open_decisions(self._thread)
 
     @property
     def errors(self) -> list[ErrorRecord]:
         """What went wrong in all runs, oldest first (the newest thousand)."""
-        with self._journal.lock:
+        with self._journal.mutex:
             return (read_errors(self._journal, _ERRORS_SHOWN))[::-1]
 
     def record_error(
@@ -584,7 +584,7 @@ class AgentSession(BlockingFace):
     def settle(self, key: str, outcome: Done | bool) -> None:
         """Say what became of an effect in doubt: ``True`` or ``Done(result)``, or ``False`` if it has not
         happened. Raises :class:`NotFoundError` if it isn't in doubt."""
-        with self._journal.lock:
+        with self._journal.mutex:
             intent = self._ledger.require(check_name(key, "key"))
             try:
                 settle(self._ledger, intent, outcome, "settle")
@@ -615,7 +615,7 @@ class AgentSession(BlockingFace):
     def close(self, *, error: BaseException | None = None) -> None:
         """End the run: save what isn't saved, tell the hooks, record the end, give the lease back. On every
         path, and once. ``error`` is why it ends, if it failed."""
-        with self._thread.lock:
+        with self._thread.mutex:
             if self._closing:
                 return
             self._closing = True
@@ -662,7 +662,7 @@ class AgentSession(BlockingFace):
         end.take(self._notify, "on_session_exit", self.sandbox_id, self.exit_snapshot, self._thread)
         if self._parent is not None:
             end.take(self._parent._runs.end_child, self.session_id, total)
-        with self._thread.lock, self._journal.lock:
+        with self._thread.mutex, self._journal.mutex:
             # A tool of another thread or task finishes what it writes just now, and begins nothing more.
             self._guard.close()
         self._thread.end()

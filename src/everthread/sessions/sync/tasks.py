@@ -90,7 +90,7 @@ class Tasks(TaskView):
     ) -> Task:
         """A new pending task. Raises :class:`NotFoundError` where a task it is tied to is unknown, and
         :class:`InvalidStateError` where tasks would wait for each other in a circle."""
-        with self._thread.lock:
+        with self._thread.mutex:
             now = self._thread.now_us()
             fields = {
                 "subject": subject_text(subject),
@@ -137,7 +137,7 @@ class Tasks(TaskView):
             made += [(task_id, name, text(new, name)) for name, new in texts.items() if new is not None]
             return [*made, (task_id, "updated_us", self._thread.now_us())]
 
-        with self._thread.lock:
+        with self._thread.mutex:
             return (self._change(edits)).task(task_id)
 
     def start(self, task_id: str) -> Task:
@@ -153,17 +153,17 @@ class Tasks(TaskView):
 
     def block(self, task_id: str, *, by: str) -> Task:
         """Let a task wait for another one."""
-        with self._thread.lock:
+        with self._thread.mutex:
             return self.update(task_id, blocked_by=[*self[task_id].blocked_by, by])
 
     def unblock(self, task_id: str, *, by: str) -> Task:
         """Let a task no longer wait for another one."""
-        with self._thread.lock:
+        with self._thread.mutex:
             return self.update(task_id, blocked_by=[one for one in self[task_id].blocked_by if one != by])
 
     def delete(self, task_id: str) -> None:
         """Remove a task; nothing is blocked by it any more."""
-        with self._thread.lock:
+        with self._thread.mutex:
             self._change(lambda graph: graph.removing(task_id))
 
     def _change(self, plan: Callable[[TaskGraph], list[Edit]]) -> TaskGraph:

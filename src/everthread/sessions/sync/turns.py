@@ -97,16 +97,16 @@ class Messages(SequenceReads):
 
     def find(self, message_id: Any) -> int | None:
         """The index of the item with this id, or ``None``."""
-        with self._thread.lock:
+        with self._thread.mutex:
             return self._thread.log(self.name).find(message_id)
 
     def read(self, start: int = 0, stop: int | None = None) -> list[Any]:
         """The items from ``start`` up to, not including, ``stop``; negative numbers count from the end."""
-        with self._thread.lock:
+        with self._thread.mutex:
             return self._thread.log(self.name).read(start, stop)
 
     def __len__(self) -> int:
-        with self._thread.lock:
+        with self._thread.mutex:
             return len(self._thread.log(self.name))
 
     # ── its own slice ────────────────────────────────────────────────────────────────────────
@@ -114,7 +114,7 @@ class Messages(SequenceReads):
     def slice(self) -> dict[str, Any]:
         """Tasks and custom state that belong to this log, as ``session.slice()`` gives those of the thread:
         for threads that several agents share, each with a log. That of ``messages`` is the thread's."""
-        with self._thread.lock:
+        with self._thread.mutex:
             document = self._thread.state.plain()
             if self.name != MESSAGES:
                 own = document.get(OWN)
@@ -262,7 +262,7 @@ class Turn(BlockingFace):
     def rewind(self) -> Version | None:
         """Take back what this turn did to the thread: messages, tasks, working and custom state together. The
         turn stays counted, usage and effects stay recorded, and nothing can be appended through it."""
-        with self._thread.lock:
+        with self._thread.mutex:
             self._check_open()
             self.rewound = True
             self._thread.discard()
