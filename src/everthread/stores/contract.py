@@ -724,7 +724,7 @@ class Backend(Protocol):
         """Replace the whole content by that of a backup, all or nothing; ``cells`` are part of it, in the
         place of those that the backup has of these names.
 
-        The erasure ledger is merged with the backup's (:func:`everthread.stores.contract.brought_back`), and
+        The erasure ledger is merged with the backup's (:func:`erasure_after_restore`), and
         what is sealed under its keys isn't brought back.
         """
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -245,9 +246,10 @@ class AgentSession(BlockingFace):
         return self._totals().turns
 
     @property
-    def turns_left(self) -> int | None:
-        """How many turns this run may still begin; ``None`` without ``max_turns``."""
-        return None if self.max_turns is None else max(0, self.max_turns - self.run.turns)
+    def turns_left(self) -> float:
+        """How many turns this run may still begin; ``math.inf`` without ``max_turns``, so that the same loop
+        serves with a limit and without."""
+        return math.inf if self.max_turns is None else max(0, self.max_turns - self.run.turns)
 
     @property
     def usage(self) -> Usage:

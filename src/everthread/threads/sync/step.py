@@ -157,11 +157,21 @@ class Step(BlockingFace):
         self._former_at = -1
         self._undo: Undo | None = None
         self.done = False
-        self.result: Any = None
+        self._result: Any = None
         #: The version that it made, now or earlier; ``None`` before.
         self.version: Version | None = None
 
     # ── inside the block ─────────────────────────────────────────────────────────────────────
+
+    @property
+    def result(self) -> Any:
+        """What the step gives; a recorded one can't be given anew. Raises :class:`InvalidStateError` then."""
+        return self._result
+
+    @result.setter
+    def result(self, value: Any) -> None:
+        self._check_open()
+        self._result = value
 
     @property
     def state(self) -> TrackedDict:
@@ -314,7 +324,7 @@ class Step(BlockingFace):
             self._former = [place for place, (_, _, position) in found if position >= 0]
             self._former_at = at
             return highest
-        self.result = (read_record(self._handle, line, head, at))["result"]
+        self._result = (read_record(self._handle, line, head, at))["result"]
         self.version = (reader.version(owner, seq, gone=True))[0]
         self.done = True
         return highest
