@@ -462,7 +462,7 @@ class ModelThread:
                 self.discard()
                 self.refresh()
                 return known
-        if label is None and metadata is None and not self.dirty:
+        if self._version is not None and label is None and metadata is None and not self.dirty:
             return self._version
         return self._write(key=key, label=label, metadata=dict(metadata or {}))
 

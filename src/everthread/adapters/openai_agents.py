@@ -120,7 +120,9 @@ class EverthreadSession:
                 else:
                     stored = await log.read(-1)
 
-        await surely((await self._thread()).update(pop))
+        thread = await self._thread()
+        if thread.head is not None:
+            await surely(thread.update(pop))
         return popped[0] if popped else None
 
     async def clear_session(self, *, wrapper: RunContextWrapper[Any] | None = None) -> None:
@@ -131,7 +133,9 @@ class EverthreadSession:
             if first := await log.read(0, 1):
                 log.truncate_from(id_of(first[0]))
 
-        await surely((await self._thread()).update(clear))
+        thread = await self._thread()
+        if thread.head is not None:
+            await surely(thread.update(clear))
 
     async def run_compaction(
         self,

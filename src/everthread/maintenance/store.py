@@ -154,8 +154,10 @@ class MaintainedStore(ThreadStore):
 
         self._check()
         place = check_path(path)
+        # Before: once the copy is there, nothing that fails here may make it look as if it weren't.
+        needs = count_keys(self.core)
         self.core.backend.backup(place)
-        return BackupReport(path=os.path.abspath(place), needs=count_keys(self.core))
+        return BackupReport(path=os.path.abspath(place), needs=needs)
 
     def restore(self, path: str | os.PathLike[str]) -> RestoreReport:
         """Replace everything in this store by a backup, all or nothing. Get new handles afterwards.

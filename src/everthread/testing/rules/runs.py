@@ -253,24 +253,27 @@ class RunRules:
             with open_store().thread("a").step("k", run="wf") as step:
                 step.call("pay", slow)
 
+        def slow() -> None:
+            raise AssertionError("called twice")
+
         with _Child(child) as other:
             assert os.read(begun, 1) == b"!"
             for slot in (None, 1):
                 with raises(InDoubtError) as doubt, store.thread("a").step("k", slot=slot, run="wf") as step:
-                    step.call("pay", lambda: None, verify=lambda: asked.append(1))
+                    step.call("pay", slow, verify=lambda: asked.append(1))
                 assert f"is being called by process {other.pid} on" in str(doubt[0])
             assert store.session_records("a").open_effects()[0].state == "in_flight"
             assert not asked
             # A later attempt of that step: whoever retries knows that the earlier one doesn't count.
             with raises(InDoubtError), store.thread("a").step("k", attempt=2, run="wf") as step:
-                step.call("pay", lambda: None, verify=lambda: asked.append(1))
+                step.call("pay", slow, verify=lambda: asked.append(1))
             assert asked == [1]
         os.close(begun)
         os.close(begins)
         # It is dead now, and whether it happened has to be found out.
         assert store.session_records("a").open_effects()[0].state == "in_doubt"
         with store.thread("a").step("k", attempt=2, run="wf") as step:
-            step.result = step.call("pay", lambda: None, verify=lambda: Done("paid"))
+            step.result = step.call("pay", slow, verify=lambda: Done("paid"))
         assert store.thread("a").step_result("k") == "paid"
 
 
