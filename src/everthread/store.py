@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from everthread.sessions.sync.status import SessionRecords
     from everthread.stores.cold import Archive
     from everthread.threads.sync.core import Core
-    from everthread.threads.sync.thread import AnyVersion, Thread
+    from everthread.threads.sync.thread import AnyVersion, Effects, Thread
     from everthread.transfer.report import ExportReport, ImportReport
     from everthread.verifiers.specs import AllowCommands
 else:
@@ -77,7 +77,7 @@ else:
         "everthread.sessions.sync.status": "SessionRecords",
         "everthread.stores.cold": "Archive",
         "everthread.threads.sync.core": "Core",
-        "everthread.threads.sync.thread": "AnyVersion Thread",
+        "everthread.threads.sync.thread": "AnyVersion Effects Thread",
         "everthread.transfer.report": "ExportReport ImportReport",
         "everthread.verifiers.specs": "AllowCommands",
     }
@@ -121,6 +121,7 @@ class Store(MaintainedStore):
         source: str | Thread | None = None,
         at: AnyVersion | None = None,
         key: str | None = None,
+        effects: Effects = "inherit",
         prepare: Callable[..., Any] | None = None,
         transform: Callable[..., Any] | None = None,
         system: Any = None,
@@ -148,6 +149,7 @@ class Store(MaintainedStore):
             source=source,
             at=at,
             key=key,
+            effects=effects,
             prepare=prepare,
             transform=transform,
             system=system,

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from everthread.sessions.resume import ResumeReport
     from everthread.stores.contract_async import AsyncBackend
     from everthread.threads.aio.core import Core
-    from everthread.threads.aio.thread import AnyVersion, AsyncThread
+    from everthread.threads.aio.thread import AnyVersion, AsyncThread, Effects
     from everthread.transfer.report import ImportReport
     from everthread.verifiers.specs import AllowCommands
 else:
@@ -87,7 +87,7 @@ else:
         "everthread.sessions.resume": "ResumeReport",
         "everthread.stores.contract_async": "AsyncBackend",
         "everthread.threads.aio.core": "Core",
-        "everthread.threads.aio.thread": "AnyVersion AsyncThread",
+        "everthread.threads.aio.thread": "AnyVersion AsyncThread Effects",
         "everthread.transfer.report": "ImportReport",
         "everthread.verifiers.specs": "AllowCommands",
     }
@@ -394,6 +394,7 @@ class AsyncStore(AsyncThreadStore):
         source: str | AsyncThread | None = None,
         at: AnyVersion | None = None,
         key: str | None = None,
+        effects: Effects = "inherit",
         prepare: Callable[..., Any] | None = None,
         transform: Callable[..., Any] | None = None,
         system: Any = None,
@@ -423,6 +424,7 @@ class AsyncStore(AsyncThreadStore):
             source=source,
             at=at,
             key=key,
+            effects=effects,
             prepare=prepare,
             transform=transform,
             system=system,

@@ -56,6 +56,21 @@ class Invocation:
 
         return self.url if self.url is not None else default_url(create=False)
 
+    def command(self, words: str, *names: str, options: str = "") -> str:
+        """A command to type next, on the store and namespace of this call, whatever is the default elsewhere.
+        ``names`` are quoted for a shell; ``words`` and ``options`` are as they are."""
+        store = f"--store {typed(self.url)}" if self.url is not None else ""
+        space = f"--namespace {typed(self.namespace)}" if self.namespace else ""
+        quoted = " ".join(typed(name).removeprefix("-- ") for name in names)
+        # Behind -- nothing is an option.
+        like_option = any(name[:1] == "-" for name in names)
+        parts = (
+            ("everthread", words, store, space, options, "--", quoted)
+            if like_option
+            else ("everthread", words, quoted, store, space, options)
+        )
+        return " ".join(part for part in parts if part)
+
     @contextmanager
     def store(self, *, settle: bool = True) -> Iterator[Store]:
         """The store, for the length of a command. Never creates one.
@@ -352,7 +367,10 @@ def refuse_other_kind(url: str, path: str) -> None:
     if found is None:
         return
     if found == ARCHIVE:
-        raise UsageError(f"{path} is an archive, not a backup: everthread import {typed(path)} brings it in")
+        raise UsageError(
+            f"{path} is an archive, not a backup: everthread import {typed(path)} --store {typed(url)} "
+            "brings it in"
+        )
     raise UsageError(
         f"{path} is a backup of a store of another kind ({found}), and goes back into one of that kind only: "
         f"everthread restore {typed(path)} --store {_URLS[found]}, then everthread copy brings it here"

@@ -12,7 +12,7 @@ from everthread.cli.context import Invocation
 from everthread.cli.errors import CORRUPT, DRIFT, NOTHING
 from everthread.cli.log import thread_argument
 from everthread.cli.options import example, existing, pass_invocation, shared_options
-from everthread.cli.output import ago, clean, colours, note, records, typed
+from everthread.cli.output import ago, clean, colours, note, records
 
 if TYPE_CHECKING:
     from everthread.sessions.records import EffectRecord
@@ -53,8 +53,8 @@ def effects(call: Invocation, thread: str, only_open: bool, limit: int) -> None:
         call.output.answer("effects", data, lambda: _print(data, now_us), records("effects", COLUMNS))
     doubtful = [effect for effect in opened if effect.state == "in_doubt"]
     if doubtful:
-        key = typed(doubtful[0].key)
-        note(f"find out what happened, then: everthread settle {typed(thread)} {key} --done | --not-done")
+        command = call.command("settle", thread, doubtful[0].key, options="--done or --not-done")
+        note(f"find out what happened, then: {command}")
     if losses is not None:
         raise click.exceptions.Exit(CORRUPT)
     if doubtful:

@@ -20,11 +20,6 @@ if TYPE_CHECKING:
     from everthread.store import Store
 
 _STEPS = 1_000
-_REPORTS = "everthread erase --reports"
-_STOPPED = (
-    "stopped in the middle: an erasure that has begun goes on when the store is next opened. Run this again "
-    f"for its report; if another program is first, {_REPORTS} has it"
-)
 _COLUMNS = ("erasure", "noted_us", "ended_us", "complete", "sealed_values", "user_values", "keys", "residues")
 
 
@@ -93,7 +88,7 @@ def _erase(call: Invocation, store: Store, subject: str, timeout: float, yes: bo
             everywhere = "In every store that uses this keyring: erase this person for good?"
             question = everywhere if preview.key_ids else "Delete that for good?"
             confirm(call, question, yes)
-        with progress("erasing") as step, goes_on(lambda: _STOPPED):
+        with progress("erasing") as step, goes_on(_stopped):
             report = store.erase(
                 subject, timeout_s=timeout, progress=lambda _, part: step(int(part * _STEPS), _STEPS)
             )
@@ -107,7 +102,7 @@ def _erase(call: Invocation, store: Store, subject: str, timeout: float, yes: bo
         _tell_of_others(store, report, before)
     if not preview.key_ids and not report.elsewhere and before:
         which = "1 erasure" if len(before) == 1 else f"one of {len(before):,} erasures"
-        note(f"if it was done before, {which} here may have been this person's: {_REPORTS}")
+        note(f"if it was done before, {which} here may have been this person's: {_reports()}")
     return _code(report, preview)
 
 
@@ -117,17 +112,29 @@ def _done_meanwhile(store: Store, preview: ErasureReport) -> ErasureReport | Non
     return next((each for each in store.erasure_reports() if not wanted.isdisjoint(each.key_ids)), None)
 
 
+def _reports() -> str:
+    """How the reports of the same store are asked for."""
+    return click.get_current_context().ensure_object(Invocation).command("erase --reports")
+
+
+def _stopped() -> str:
+    return (
+        "stopped in the middle: an erasure that has begun goes on when the store is next opened. Run this "
+        f"again for its report; if another program is first, {_reports()} has it"
+    )
+
+
 def _tell_of_others(store: Store, report: ErasureReport, before: set[str]) -> None:
     """Say that others were erased on the way, and where that is told: a report is about one person."""
     went = [each for each in store.erasure_reports() if each.erasure not in before | {report.erasure}]
     if went and report.elsewhere:
-        note(f"what went has reports of its own: {_REPORTS}")
+        note(f"what went has reports of its own: {_reports()}")
     elif went:
         values = counted(sum(each.sealed_values for each in went), "sealed value")
         keys = counted(sum(len(each.key_ids) for each in went), "key")
         note(
             f"{values} under {keys} went, too, of persons who had been erased through another store, or not "
-            f"to the end: {_REPORTS}"
+            f"to the end: {_reports()}"
         )
 
 

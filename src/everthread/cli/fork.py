@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import click
 
 from everthread.cli.context import Invocation
@@ -11,22 +13,32 @@ from everthread.cli.output import clean
 
 
 @click.command(
-    epilog=example("fork invoice-bot what-if", "fork invoice-bot what-if --at 7"),
+    epilog=example("fork invoice-bot what-if", "fork invoice-bot what-if --at 7 --effects deny"),
     help=f"""Make NAME, a new thread that shares the past of THREAD up to a version. THREAD stays as it is.
 
-    Effects that THREAD has recorded as done are never run again on the fork. {HOW}
+    Effects that THREAD has recorded as done are never run again on the fork; with --effects deny none are
+    made in it at all. {HOW}
     """,
 )
 @thread_argument
 @click.argument("name")
 @click.option("--at", "version", metavar="VERSION", help="Where to branch off.  [default: head]")
+@click.option(
+    "--effects",
+    type=click.Choice(("inherit", "deny")),
+    default="inherit",
+    show_default=True,
+    help="deny: the fork is for trying things out, and no effects are made in it.",
+)
 @shared_options
 @pass_invocation
-def fork(call: Invocation, thread: str, name: str, version: str | None) -> None:
+def fork(
+    call: Invocation, thread: str, name: str, version: str | None, effects: Literal["inherit", "deny"]
+) -> None:
     with call.store() as store:
         handle = existing(store, thread)
         at = None if version is None else find_version(handle, version)
-        made = handle.fork(name, at=at)
+        made = handle.fork(name, at=at, effects=effects)
         head = made.head
         assert head is not None, "a fork stands on a version"
         data = {"thread": name, "source": thread, "version": version_data(head)}

@@ -19,7 +19,7 @@ from everthread.cli.options import (
     refuse_while_running,
     shared_options,
 )
-from everthread.cli.output import SHOWN_MAX, Table, clean, note, plain, typed
+from everthread.cli.output import SHOWN_MAX, Table, clean, note, plain
 from everthread.history.merge import ABSENT
 
 _COLUMNS = ("path", "base", "ours", "theirs")
@@ -38,14 +38,19 @@ def merge(call: Invocation, thread: str, other: str, prefer: str | None, label: 
     """Bring into THREAD what OTHER, such as a fork of it, did since both went apart. OTHER stays as it is.
 
     It is a version of its own, and can be rewound. Where both sides changed the same place nothing is merged:
-    the conflicts are shown, and it ends with 1; --prefer settles all of them. Refused (5) while a run is at
-    work on THREAD.
+    the conflicts are shown, and it ends with 1; --prefer settles all of them. If THREAD has every version of
+    OTHER already, no version is made. Refused (5) while a run is at work on THREAD.
     """
     with call.store() as store:
         ours, theirs = existing(store, thread), existing(store, other)
+        if ours.uid == theirs.uid:
+            raise click.UsageError(f"{thread} can't be merged with itself: name a fork of it, for one")
         refuse_while_running(store, thread, "merge into a fork of it")
+        before = ours.head
         found = ours.merge(theirs, resolve=prefer, label=label)
-        version = None if found.version is None else version_data(found.version)
+        assert before is not None, "an existing thread has a head"
+        made = None if found.version is None or found.version.id == before.id else found.version
+        version = None if made is None else version_data(made)
         conflicts = [
             {
                 "path": each.where,
@@ -54,7 +59,7 @@ def merge(call: Invocation, thread: str, other: str, prefer: str | None, label: 
             for each in found.conflicts
         ]
         data = {"thread": thread, "other": other, "version": version, "conflicts": conflicts}
-        call.output.answer("merge", data, lambda: _show(data), _table)
+        call.output.answer("merge", data, lambda: _show(call, data, label), _table)
     if conflicts:
         note(
             "nothing was merged: --prefer ours or --prefer theirs settles all of them, Python each by itself"
@@ -66,7 +71,7 @@ def _shown(value: Any) -> Any:
     return None if value is ABSENT else plain(value)
 
 
-def _show(data: Mapping[str, Any]) -> None:
+def _show(call: Invocation, data: Mapping[str, Any], label: str | None) -> None:
     thread, other, version = clean(data["thread"]), clean(data["other"]), data["version"]
     if data["conflicts"]:
         click.echo(f"{counted(len(data['conflicts']), 'place')} changed in both {thread} and {other}:")
@@ -75,10 +80,11 @@ def _show(data: Mapping[str, Any]) -> None:
         if len(data["conflicts"]) > SHOWN_MAX:
             note("… and more (--json has all)")
     elif version is None:
-        note(f"{thread} has all of {other} already; nothing was changed")
+        unused = "" if label is None else f", and none is called {clean(label)!r}"
+        note(f"nothing to merge: {thread} has every version of {other} already; no version was made{unused}")
     else:
         click.echo(f"{thread} is at version {version['seq']}, with what {other} did")
-        note(f"to undo it: everthread rewind {typed(data['thread'])} {version['seq'] - 1}")
+        note(f"to undo it: {call.command('rewind', data['thread'], str(version['seq'] - 1))}")
 
 
 def _table(data: Mapping[str, Any]) -> Table:

@@ -22,7 +22,7 @@ from everthread.cli.options import (
     shared_options,
     unopened_code,
 )
-from everthread.cli.output import SHOWN_MAX, clean, moment, note, typed
+from everthread.cli.output import SHOWN_MAX, clean, moment, note
 from everthread.errors import (
     DamageError,
     NotFoundError,
@@ -85,16 +85,16 @@ def restore(call: Invocation, path: str, durability: str, yes: bool) -> None:
             "unredacted": msgspec.to_builtins(undone),
         }
     words = f"{data['store']} is as it was in {data['path']}"
-    call.output.answer("restore", data, lambda: _show_restored(words, report, undone))
+    call.output.answer("restore", data, lambda: _show_restored(call, words, report, undone))
     raise click.exceptions.Exit(unopened_code(report.needs))
 
 
-def _show_restored(words: str, report: RestoreReport, undone: Sequence[Redaction]) -> None:
+def _show_restored(call: Invocation, words: str, report: RestoreReport, undone: Sequence[Redaction]) -> None:
     if report.erased:
         words += f", but for {counted(report.erased, 'erasure')} since then: that stays erased"
     click.echo(clean(words))
     if undone:
-        _show_undone(undone)
+        _show_undone(call, undone)
     if not report.doubtful:
         return
     which = "this thread" if len(report.doubtful) == 1 else f"these {len(report.doubtful):,} threads"
@@ -105,11 +105,11 @@ def _show_restored(words: str, report: RestoreReport, undone: Sequence[Redaction
         note("… and more (--json has all)")
     note(
         "what was called since then is not called again: a key that isn't known is verified, or in doubt. "
-        f"To go on without that: everthread resume {typed(report.doubtful[0])} --accept-losses"
+        f"To go on without that: {call.command('resume', report.doubtful[0], options='--accept-losses')}"
     )
 
 
-def _show_undone(undone: Sequence[Redaction]) -> None:
+def _show_undone(call: Invocation, undone: Sequence[Redaction]) -> None:
     """Redactions that the backup knows nothing of. Their record went with them: this is the last word."""
     click.echo(f"what {counted(len(undone), 'redaction')} took out since then is back:")
     for each in undone[:SHOWN_MAX]:
@@ -117,7 +117,7 @@ def _show_undone(undone: Sequence[Redaction]) -> None:
         click.echo(clean(f"  {moment(each.at_us)}  {each}{why}"))
     if len(undone) > SHOWN_MAX:
         note("… and more (--json has all)")
-    note("to take it out again: everthread scan TEXT --redact")
+    note(f"to take it out again: {call.command('scan TEXT --redact')}")
 
 
 def _refuse_while_running(store: Store) -> None:

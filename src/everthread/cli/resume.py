@@ -18,7 +18,7 @@ from everthread.cli.options import (
     pass_invocation,
     shared_options,
 )
-from everthread.cli.output import Table, ago, clean, note, typed
+from everthread.cli.output import Table, ago, clean, note
 from everthread.cli.status import HIDDEN
 
 if TYPE_CHECKING:
@@ -101,9 +101,9 @@ def resume(
             call.output.answer("resume", data, lambda: click.echo(str(text)))
         else:
             data = {"thread": name, "report": report.plain()}
-            call.output.answer("resume", data, lambda: _print(report), _table)
+            call.output.answer("resume", data, lambda: _print(call, report), _table)
         call.tell_of_damage(known=bool(report.problems))
-    raise click.exceptions.Exit(_code(report))
+    raise click.exceptions.Exit(_code(call, report))
 
 
 def _accept(call: Invocation, store: Store, name: str, yes: bool) -> None:
@@ -134,7 +134,7 @@ def _saved_last(store: Store) -> str | None:
     return newest[0] if newest else None
 
 
-def _code(report: ResumeReport) -> int:
+def _code(call: Invocation, report: ResumeReport) -> int:
     if report.status == "running":
         note("a run is at work on it; a new one would have to wait")
         return BUSY
@@ -143,7 +143,7 @@ def _code(report: ResumeReport) -> int:
     if report.stale or report.contradicted or report.in_doubt:
         return DRIFT
     if _is_empty(report):
-        rest = f"everthread show {typed(report.thread)} shows the rest"
+        rest = f"{call.command('show', report.thread)} shows the rest"
         note(f"nothing to resume: no run, goal, todos, tasks or facts; {rest}")
         return NOTHING
     return OK
@@ -157,7 +157,7 @@ def _is_empty(report: ResumeReport) -> bool:
     return report.run is None and not any((*kept, *tasks, *todos))
 
 
-def _print(report: ResumeReport) -> None:
+def _print(call: Invocation, report: ResumeReport) -> None:
     if report.run is None:
         ended = "no run yet"
     else:
@@ -173,9 +173,15 @@ def _print(report: ResumeReport) -> None:
         words = clean(words) if colour == "red" else clean(words, 160)
         click.echo(f"{title:<{max(width, 13)}}{click.style(words, fg=colour)}")
     if report.losses is not None:
-        note("what isn't known here isn't called before somebody settles it or accepts that: --accept-losses")
+        command = call.command("settle", report.thread, "KEY", options="--done or --not-done")
+        note(
+            "what isn't known here isn't called before somebody settles it or accepts that "
+            f"(--accept-losses): {command}"
+        )
     if report.in_doubt:
-        note("find out whether what is in doubt has happened, before anybody repeats it")
+        key = report.in_doubt[0].key
+        command = call.command("settle", report.thread, key, options="--done or --not-done")
+        note(f"find out whether what is in doubt has happened, before anybody repeats it, then: {command}")
 
 
 def _lines(report: ResumeReport) -> Iterator[tuple[str, str, str | None]]:

@@ -20,7 +20,7 @@ from everthread.cli.options import (
     shared_options,
 )
 from everthread.cli.outline import bookkeeping
-from everthread.cli.output import clean, note, typed
+from everthread.cli.output import clean, note
 
 
 @click.command(
@@ -81,10 +81,7 @@ def rewind(call: Invocation, thread: str, version: str, yes: bool, dry_run: bool
 
         def text() -> None:
             click.echo(words)
-            # As it was called: the same store, whatever is the default elsewhere.
-            where = f" --store {typed(call.url)}" if call.url is not None else ""
-            space = f" --namespace {typed(call.namespace)}" if call.namespace else ""
-            note(f"to undo it: everthread rewind {typed(thread)} {head.seq}{where}{space}")
+            note(f"to undo it: {call.command('rewind', thread, str(head.seq))}")
 
         call.output.answer("rewind", data, text)
         if damaged:

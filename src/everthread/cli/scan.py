@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 #: Places that are shown one by one.
 _SHOWN_MAX = 100
 _COUNTED_MAX = 100_000
-_RECORD = "everthread scan --redactions"
-_GOES_ON = f"goes on when the store is next opened, or when this is run again; {_RECORD} tells what was done"
 _COLUMNS = (
     "what",
     "thread",
@@ -142,9 +140,17 @@ def _redact(
 
 def _stopped(step: Step) -> str:
     """It is marked as begun before it says how far it is: until then it isn't known whether it has."""
+    goes_on = (
+        f"goes on when the store is next opened, or when this is run again; {_record()} tells what was done"
+    )
     if step.total:
-        return f"stopped in the middle: the redaction {_GOES_ON}"
-    return f"stopped: if the redaction had begun, it {_GOES_ON}. If not, nothing was changed"
+        return f"stopped in the middle: the redaction {goes_on}"
+    return f"stopped: if the redaction had begun, it {goes_on}. If not, nothing was changed"
+
+
+def _record() -> str:
+    """How the record of redactions of the same store is asked for."""
+    return click.get_current_context().ensure_object(Invocation).command("scan --redactions")
 
 
 def _look(store: Store, text: str, places: list[Place]) -> None:
@@ -171,11 +177,11 @@ def _tell_of_record(store: Store, report: RedactionReport | None) -> None:
     found = recorded(store.core)
     if report is None:
         if found:
-            note(f"{_RECORD} tells what was redacted here before")
+            note(f"{_record()} tells what was redacted here before")
         return
     whole = next((each for each in found if each.id == report.id), None)
     if whole is not None and (whole.versions, whole.events) != (report.versions, report.events):
-        note(f"with what was done before it was cut short: {whole}; {_RECORD} tells of it")
+        note(f"with what was done before it was cut short: {whole}; {_record()} tells of it")
 
 
 def _answer(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,7 +18,10 @@ from everthread.cli.options import (
     shared_options,
 )
 from everthread.cli.output import clean
-from everthread.errors import NotFoundError
+from everthread.errors import NotFoundError, SessionBusyError
+
+if TYPE_CHECKING:
+    from everthread.sessions.sync.status import SessionRecords
 
 
 @click.command(
@@ -36,10 +39,11 @@ from everthread.errors import NotFoundError
 @pass_invocation
 def settle(call: Invocation, thread: str, key: str, done: bool | None, result: str | None) -> None:
     """Say whether the effect KEY of THREAD, which is in doubt, has happened. One that is done is never called
-    again, and returns the result; one that isn't is called when a run comes to it.
+    again, and returns the result; one that isn't is called when a run comes to it. Where records of effects
+    were lost, any KEY that isn't known is in doubt.
 
-    Recorded as a run of its own. Refused (5) while a run is at work on the thread. Ends with 3 if the effect
-    isn't in doubt.
+    Recorded as a run of its own, or in the open run that its caller named (run=). Refused (5) while a process
+    is at work on the thread, or calls the effect. Ends with 3 if the effect isn't in doubt.
     """
     if done is None:
         raise click.UsageError("say --done or --not-done")
@@ -48,21 +52,41 @@ def settle(call: Invocation, thread: str, key: str, done: bool | None, result: s
     returned = _read(result)
     with call.store() as store:
         existing(store, thread)
-        refuse_while_running(store, thread, "settle it there: session.settle()")
-        opened = {effect.key for effect in store.session_records(thread).open_effects()}
-        if key not in opened:
-            known = ", ".join(sorted(opened)) or "none"
-            raise NotFoundError(f"the effect {key!r} of {thread!r} isn't in doubt; those that are: {known}")
+        records = store.session_records(thread)
+        holder = records.holder
+        # A run that its caller named belongs to no process: whoever presents its name is part of it.
+        run = holder.run if holder is not None and holder.shared else None
+        if run is None:
+            refuse_while_running(store, thread, "settle it there: session.settle()")
+        _require_doubt(records, thread, key)
         from everthread.sessions.effects import Done
 
-        session = store.session(thread, agent="settle")
+        session = store.session(thread, agent="settle", run=run)
         try:
             session.settle(key, Done(returned) if done else False)
         finally:
+            # A named run stays open.
             session.close()
-        found = store.session_records(thread).effects(1)[0]
+        found = next(each for each in store.session_records(thread).effects(None) if each.key == key)
         data = {"thread": thread, "effect": effect_data(found)}
         call.output.answer("settle", data, lambda: click.echo(clean(f"{key}: {found.text}")))
+
+
+def _require_doubt(records: SessionRecords, thread: str, key: str) -> None:
+    """Raise :class:`NotFoundError` if there is nothing to settle, and :class:`SessionBusyError` while a
+    process of a named run is calling the effect."""
+    opened = {effect.key: effect for effect in records.open_effects()}
+    if key in opened:
+        if opened[key].state == "in_flight":
+            raise SessionBusyError(
+                f"the effect {key!r} of {thread!r} is being called by {records.holder}; let it end first",
+                holder=records.holder,
+                expires=None,
+            )
+        return
+    if records.losses is None or records.effect(key) is not None:
+        known = ", ".join(sorted(opened)) or "none"
+        raise NotFoundError(f"the effect {key!r} of {thread!r} isn't in doubt; those that are: {known}")
 
 
 def _read(result: str | None) -> Any:

@@ -286,8 +286,9 @@ class Vault:
         keys = [self.keyring.key(key_id) for key_id in reference.key_ids]
         if None in keys:
             raise SealError(
-                "the key of a personal value isn't in this keyring; "
-                "open the store with the keyring= it was sealed under, or import an archive with its keys"
+                "the key of a personal value isn't in this keyring; open the store with the keyring= it was "
+                "sealed under, bring back a backup of that one (everthread keyring restore FILE), or "
+                "import an archive with its keys"
             )
         return [key for key in keys if key is not None]
 

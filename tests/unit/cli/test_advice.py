@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import apsw
@@ -99,3 +100,17 @@ def test_a_resolved_open_loop_is_a_change(program: Program, store: everthread.St
     assert "open_loops “Ann still owes us the March file”.resolved_at" in told
     assert "updated_at" not in told
     assert "+1 in open_loops" in program("log", "bot", "--limit", "1").out
+
+
+@pytest.mark.parametrize("name", ["bot", "-bot", "two words"])
+def test_a_command_that_is_advised_works_as_it_is_typed(program: Program, name: str) -> None:
+    with everthread.open(program.url, namespace="acme") as store, store.session(name) as session:
+        for key in ("pay", "-pay"):
+            with pytest.raises(ZeroDivisionError):
+                session.call(key, lambda: 1 / 0)
+    for _ in range(2):
+        told = program("--namespace", "acme", "effects", "--", name, code=4).err
+        advised = shlex.split(told.partition("then: everthread ")[2])
+        advised.remove("or")
+        advised.remove("--done")
+        assert here(*advised).out.strip().endswith("not done")

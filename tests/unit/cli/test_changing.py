@@ -19,6 +19,14 @@ def test_fork_at_a_version(program: Program, commits: Committer, store: everthre
     assert (data["thread"], data["source"], data["version"]["seq"]) == ("now", "bot", 3)
 
 
+def test_fork_without_effects(program: Program, commits: Committer, store: everthread.Store) -> None:
+    commits("bot", 1)
+    program("fork", "bot", "what-if", "--effects", "deny")
+    program("fork", "bot", "plain")
+    assert (store.thread("what-if").effects, store.thread("plain").effects) == ("deny", "inherit")
+    assert "inherit" in program("fork", "bot", "new", "--effects", "none", code=2).err
+
+
 def test_fork_refuses_names_that_are_taken_or_impossible(program: Program, commits: Committer) -> None:
     commits("bot", 1)
     commits("other", 1)

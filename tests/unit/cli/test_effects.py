@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 import everthread
@@ -29,7 +32,9 @@ def test_effects_are_listed_those_in_doubt_first(program: Program, doubtful: eve
     assert "pay-2 (broken): OSError" in first
     assert "pay-1" in second
     assert "receipt 1" in second
-    assert "everthread settle bot pay-2 --done | --not-done" in told.err
+    assert f"everthread settle bot pay-2 --store {program.url} --done or --not-done" in told.err
+    resumed = program("resume", "bot", code=4).err
+    assert f"everthread settle bot pay-2 --store {program.url} --done or --not-done" in resumed
     found = program.json("effects", "bot", "--open", code=4)
     assert [effect["key"] for effect in found["effects"]] == ["pay-2"]
     assert found["settled"] == 1
@@ -73,6 +78,63 @@ def test_settling_is_refused_while_the_run_lives(program: Program, store: everth
             s.call("pay-2", broken)
         assert "a run is at work on 'bot'" in program("settle", "bot", "pay-2", "--done", code=5).err
         assert [effect.key for effect in s.in_doubt()] == ["pay-2"]
+
+
+def test_a_key_whose_records_were_lost_can_be_settled(program: Program, store: everthread.Store) -> None:
+    copy = str(program.folder / "copy")
+    with store.session("bot") as s:
+        s.call("pay-1", lambda: "receipt 1")
+    store.backup(copy)
+    with store.session("bot") as s:
+        s.call("pay-2", lambda: "receipt 2")
+        s.call("pay-3", lambda: "receipt 3")
+    program("restore", copy, "--yes")
+    told = program("resume", "bot", code=6).err
+    assert f"everthread settle bot KEY --store {program.url} --done or --not-done" in told
+    program("settle", "bot", "pay-2", "--done", "--result", '"receipt 2"')
+    program("settle", "bot", "pay-3", "--not-done")
+    runs = len(store.session_records("bot").runs())
+    program("settle", "bot", "pay-1", "--done", code=3)
+    program("settle", "bot", "pay-2", "--not-done", code=3)
+    assert len(store.session_records("bot").runs()) == runs, "what isn't in doubt begins no run"
+    with store.session("bot") as s:
+        assert s.call("pay-2", broken) == "receipt 2"
+        assert s.call("pay-3", lambda: "receipt 4") == "receipt 4"
+
+
+_KILLED = """if True:
+    import everthread, os, signal, sys
+
+    def broken():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with everthread.open(sys.argv[1]) as store, store.session("bot", run="job 7") as s:
+        s.call("pay-2", broken)
+"""
+
+
+def test_what_a_dead_process_of_a_named_run_left_is_settled_within_that_run(
+    program: Program, store: everthread.Store
+) -> None:
+    subprocess.run([sys.executable, "-c", _KILLED, program.url], env=program.environment(), check=False)
+    assert program.json("settle", "bot", "pay-2", "--done", "--result", "12")["effect"]["run"] == "job 7"
+    holder = store.session_records("bot").holder
+    assert holder is not None
+    assert (holder.run, holder.shared) == ("job 7", True), "the run stays open"
+    with store.session("bot", run="job 7") as s:
+        assert s.call("pay-2", broken) == 12
+
+
+def test_settling_is_refused_while_a_process_of_a_named_run_calls_the_effect(
+    program: Program, store: everthread.Store
+) -> None:
+    def pay() -> str:
+        told = program("settle", "bot", "pay-2", "--done", code=5).err
+        assert "'pay-2' of 'bot' is being called by the run 'job 7'" in told
+        return "paid"
+
+    with store.session("bot", run="job 7") as s:
+        assert s.call("pay-2", pay) == "paid"
 
 
 def test_settling_needs_an_answer_and_json(program: Program, doubtful: everthread.Store) -> None:

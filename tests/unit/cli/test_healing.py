@@ -180,7 +180,7 @@ def test_restore_tells_of_effects_and_erasures_that_the_backup_does_not_know(
     told = program("restore", copy, "--yes")
     assert "but for 1 erasure since then: that stays erased" in told.out
     assert "the backup doesn't know all effects of this thread:\n  invoice bot\n" in told.out
-    assert "everthread resume 'invoice bot' --accept-losses" in told.err
+    assert f"everthread resume 'invoice bot' --store {program.url} --accept-losses" in told.err
     with store.session("invoice bot") as session, pytest.raises(everthread.InDoubtError):
         session.call("pay-2", pytest.fail, "paid twice")
     program("resume", "invoice bot", "--accept-losses", "--yes", code=None)

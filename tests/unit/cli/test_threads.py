@@ -17,12 +17,29 @@ def test_merge_brings_in_what_a_fork_did(
     fork.commit()
     told = program("merge", "bot", "what-if", "--label", "joined")
     assert "bot is at version 3, with what what-if did" in told.out
-    assert "everthread rewind bot 2" in told.err
+    assert f"to undo it: everthread rewind bot 2 --store {program.url}\n" in told.err
     thread = store.thread("bot")
     assert thread.state["found"] == "it"
     assert thread.head is not None
     assert (thread.head.kind, thread.head.label) == ("merge", "joined")
     program("merge", "bot", "nobody", code=3)
+
+
+def test_a_merge_of_nothing_says_so_and_advises_no_undoing(
+    program: Program, commits: Committer, store: everthread.Store
+) -> None:
+    commits("bot", 2).fork("what-if")
+    commits("bot", 1)
+    head = store.thread("bot").head
+    told = program("merge", "bot", "what-if", "--label", "joined")
+    assert told.out == ""
+    assert "nothing to merge: bot has every version of what-if already" in told.err
+    assert "no version was made, and none is called 'joined'" in told.err
+    assert "rewind" not in told.err
+    data = program.json("merge", "bot", "what-if")
+    assert (data["version"], data["conflicts"]) == (None, [])
+    assert "can't be merged with itself" in program("merge", "bot", "bot", code=2).err
+    assert store.thread("bot").head == head
 
 
 def test_merge_shows_conflicts_and_changes_nothing_until_a_side_is_preferred(

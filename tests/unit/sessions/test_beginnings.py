@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import everthread
-from everthread import InvalidValueError, SessionBusyError, Store, ThreadExistsError
+from everthread import EffectsDeniedError, InvalidValueError, SessionBusyError, Store, ThreadExistsError
 from everthread.sessions import lease as leases
 from everthread.testing.driver import open_driven
 
@@ -28,6 +28,22 @@ def _die() -> None:
 
 
 # ── beginnings ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_session_on_a_fork_without_effects(store: Store) -> None:
+    with store.session("s") as session:
+        session.call("pay 1", lambda: "receipt 1")
+    for _ in range(2):
+        with store.session("f", mode="fork", source="s", key="try 1", effects="deny") as fork:
+            assert fork.thread.effects == "deny"
+            assert fork.call("pay 1", pytest.fail) == "receipt 1"
+            with pytest.raises(EffectsDeniedError):
+                fork.call("pay 2", pytest.fail)
+    with store.session("g", mode="fork", source="s") as fork:
+        assert fork.call("pay 2", lambda: "receipt 2") == "receipt 2"
+    for options in ({"effects": "deny"}, {"effects": "none", "mode": "fork", "source": "s"}):
+        with pytest.raises(InvalidValueError, match="effects is"):
+            store.session("h", **options)
 
 
 def test_a_new_session_repeated_with_its_key_goes_on(store: Store) -> None:

@@ -105,7 +105,7 @@ def test_what_is_known_is_known_and_the_rest_is_in_doubt(salvaged: Store) -> Non
         text = str(doubt.value)
         assert "lost records" in text
         assert "salvaged" in text
-        assert "session.settle('pay 5', True or False)" in text
+        assert "session.settle('pay 5', True, Done(result) or False)" in text
         assert "session.accept_losses()" in text
         assert doubt.value.key == "pay 5"
         with pytest.raises(InDoubtError):

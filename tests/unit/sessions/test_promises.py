@@ -14,6 +14,7 @@ from everthread import (
     InvalidStateError,
     InvalidValueError,
     MaxTurnsError,
+    SessionBusyError,
     Store,
     ToolVetoError,
 )
@@ -215,3 +216,19 @@ def test_initial_state_is_that_of_a_new_thread(store: Store) -> None:
     with pytest.raises(InvalidValueError, match="source"):
         store.session("new", mode="fork", source="s", initial={})
     assert [info.name for info in store.threads()] == ["s"]
+
+
+def test_a_limit_below_none_is_refused_with_what_is_allowed(store: Store) -> None:
+    with pytest.raises(InvalidValueError, match="not below 0"):
+        store.session("s", max_turns=-1)
+
+
+def test_a_busy_named_run_says_how_it_is_joined_and_ended(store: Store) -> None:
+    with store.session("s", run="job 7"):
+        pass
+    with pytest.raises(SessionBusyError, match=r"store\.session\(name, run='job 7'\).*complete\(\)"):
+        store.session("s").close()
+    with store.session("s", run="job 7") as session:
+        session.complete()
+    with store.session("s"), pytest.raises(SessionBusyError, match="wait, or end that run"):
+        store.session("s").close()

@@ -10,7 +10,7 @@ import pytest
 
 import everthread
 from everthread import Limits, Personal
-from everthread.errors import InvalidNameError, InvalidValueError, LimitError
+from everthread.errors import InvalidNameError, InvalidValueError, LimitError, UsageError
 
 
 @pytest.mark.parametrize("subject", [None, 5, 1.5, [], (), [[]], [None], {"": 1}, ["a", ""], b"ann"])
@@ -93,3 +93,10 @@ def test_classes_of_ones_own_are() -> None:
     thread = everthread.open("memory:").thread("a")
     with pytest.raises(InvalidValueError, match=r"everthread\.register\(Mine\)"):
         thread.state["x"] = Mine()
+
+
+def test_merging_a_name_leads_to_its_thread() -> None:
+    with everthread.open("memory:") as store:
+        thread = store.thread("a")
+        with pytest.raises(UsageError, match=r"store\.thread\('b'\)"):
+            thread.merge("b")  # type: ignore[arg-type]

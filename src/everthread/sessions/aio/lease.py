@@ -84,9 +84,13 @@ class OwnLease:
 
     def _require_free(self, found: Lease) -> None:
         if found.active:
+            end = "wait, or end that run"
+            if found.holder.shared:
+                join = f"store.session(name, run={found.holder.run!r})"
+                end = f"wait, go on in it with {join}, or end it by complete() in such a session"
             raise SessionBusyError(
                 f"this session is held by {found.holder}, until {found.expires:%Y-%m-%d %H:%M:%S} UTC "
-                "if it doesn't go on; wait, or end that run",
+                f"if it doesn't go on; {end}",
                 holder=found.holder,
                 expires=found.expires,
             )

@@ -556,12 +556,13 @@ class Caller:
         )
 
     def _in_doubt(self, intent: Intent, why: str, lost: Losses | None = None) -> InDoubtError:
+        say = f"session.settle({intent.key!r}, True, Done(result) or False)"
         if lost is not None:
             known = f"the journal of this thread lost records ({lost.why})"
             return InDoubtError(
                 f"whether the effect {intent.key!r} ({intent.name}) has happened isn't known: {known}, "
-                f"{why}. It was not called; look, then session.settle({intent.key!r}, True or False), or "
-                "session.accept_losses() once nothing that was lost can be called again",
+                f"{why}. It was not called; look, then {say}, or session.accept_losses() once "
+                "nothing that was lost can be called again",
                 key=intent.key,
                 reason=f"{known}, {why}",
                 since=moment(lost.since_us),
@@ -570,7 +571,7 @@ class Caller:
         how = f"raised {intent.error}" if intent.error else "was begun and never ended"
         return InDoubtError(
             f"whether the effect {intent.key!r} ({intent.name}) has happened isn't known: it {how} {began}, "
-            f"{why}. It was not repeated; look, then session.settle({intent.key!r}, True or False)",
+            f"{why}. It was not repeated; look, then {say}",
             key=intent.key,
             reason=f"{how} {began}, {why}",
             since=moment(intent.at_us),

@@ -33,7 +33,7 @@ from everthread.sessions.sync.journal import (
 from everthread.sessions.sync.lease import OwnLease, SharedLease
 from everthread.sessions.sync.status import SessionRecords, read_records, uid_of
 from everthread.sessions.tasks import custom_part
-from everthread.threads.sync.thread import AnyVersion, Thread
+from everthread.threads.sync.thread import AnyVersion, Effects, Thread
 from everthread.values import Personal
 from everthread.versions import RunToken
 
@@ -56,6 +56,7 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
     source: str | Thread | None = None
     at: AnyVersion | None = None
     key: str | None = None
+    effects: Effects = "inherit"
     prepare: Callable[..., Any] | None = None
     transform: Callable[..., Any] | None = None
     agent: str | None = None
@@ -86,8 +87,15 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidValueError(
                 'a key says which call begins a thread: it needs a name, and mode "new" or "fork"', path="key"
             )
-        for option, what in ((self.at, "at"), (self.prepare, "prepare"), (self.transform, "transform")):
-            if option is not None and self.mode != "fork":
+        if self.effects not in ("inherit", "deny"):
+            raise InvalidValueError(f'effects is "inherit" or "deny", not {self.effects!r}', path="effects")
+        for given, what in (
+            (self.at is not None, "at"),
+            (self.effects == "deny", "effects"),
+            (self.prepare is not None, "prepare"),
+            (self.transform is not None, "transform"),
+        ):
+            if given and self.mode != "fork":
                 raise InvalidValueError(f'{what} is for mode "fork"', path=what)
         if self.system is not None and not self.system:
             raise InvalidValueError("the system message is empty; leave it out, or write one", path="system")
@@ -99,7 +107,9 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
         if type(self.ttl_s) not in (int, float) or not 0 < self.ttl_s <= _TTL_S_MAX:
             raise InvalidValueError("lease_ttl is a number of seconds, more than none", path="lease_ttl")
         if self.max_turns is not None and (type(self.max_turns) is not int or self.max_turns < 0):
-            raise InvalidValueError("max_turns is a whole number, or None for no limit", path="max_turns")
+            raise InvalidValueError(
+                "max_turns is a whole number, not below 0, or None for no limit", path="max_turns"
+            )
         if self.run is not None:
             token_of(self.run)
 
@@ -170,6 +180,7 @@ def _thread(store: ThreadStore, name: str, options: SessionOptions, run_id: str)
             name,
             at=options.at,
             key=options.key,
+            effects=options.effects,
             prepare=options.prepare,
             transform=options.transform,
         )

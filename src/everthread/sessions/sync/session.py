@@ -73,8 +73,9 @@ class AgentSession(BlockingFace):
 
     ``mode``: ``"continue"`` the thread (it is created if there is none), ``"new"`` (raises
     :class:`ThreadExistsError` if there is one), or ``"fork"`` from ``source``, at a version if ``at`` names
-    one, its logs changed by ``prepare`` and ``transform`` as :meth:`Thread.fork` does it. Repeated with
-    its ``key``, after a kill for one, either of the latter goes on with the thread that the first call made.
+    one, its logs changed by ``prepare`` and ``transform`` as :meth:`Thread.fork` does it, and without
+    effects of its own if ``effects`` is ``"deny"``. Repeated with its ``key``, after a kill for one, either
+    of the latter goes on with the thread that the first call made.
     ``system`` is the first message of a thread that is created, ``initial`` its custom state. On a
     thread that exists, a ``system`` that isn't its own raises, unless ``replace_system`` says that it shall
     take the other's place. After ``max_turns`` turns :meth:`turn` raises :class:`MaxTurnsError`.
@@ -105,6 +106,7 @@ class AgentSession(BlockingFace):
         source: str | Thread | None = None,
         at: AnyVersion | None = None,
         key: str | None = None,
+        effects: Effects = "inherit",
         prepare: Callable[..., Any] | None = None,
         transform: Callable[..., Any] | None = None,
         system: Any = None,
@@ -126,6 +128,7 @@ class AgentSession(BlockingFace):
             source=source,
             at=at,
             key=key,
+            effects=effects,
             prepare=prepare,
             transform=transform,
             agent=agent,

@@ -447,6 +447,8 @@ class Thread(BlockingFace):
         handle = self.handle
         handle.require_clean("merge()")
         if not isinstance(other, Thread):
+            if isinstance(other, str):
+                raise UsageError(f"merge() takes another thread, not its name: store.thread({other!r})")
             raise UsageError(f"merge() takes another thread, not {type(other).__name__}")
         if other.core is not self.core:
             raise UsageError("merge() takes a thread of the same store; copy it here first")
