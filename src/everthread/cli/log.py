@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from everthread.cli.options import (
 )
 from everthread.cli.outline import bookkeeping
 from everthread.cli.output import note, records
-from everthread.errors import EverthreadError, ThreadNotFoundError
+from everthread.errors import EverthreadError, InvalidNameError, ThreadNotFoundError
 
 if TYPE_CHECKING:
     from everthread.store import Store
@@ -88,12 +89,19 @@ PREFIXES = ("langgraph/", "pydantic_ai/", "adk/session/", "claude/", "crewai/")
 def found(store: Store, name: str) -> Thread:
     """The thread of this name, or the one that an adapter keeps under it. Raises as :func:`existing`."""
     if store.thread(name).head is None:
-        there = [prefix + name for prefix in PREFIXES if store.thread(prefix + name).head is not None]
+        there = [prefix + name for prefix in PREFIXES if _is_there(store, prefix + name)]
         if len(there) == 1:
             return store.thread(there[0])
         if there:
             raise ThreadNotFoundError(f"{name!r} may be {' or '.join(map(repr, there))}: name one of them")
     return existing(store, name)
+
+
+def _is_there(store: Store, name: str) -> bool:
+    # With what an adapter puts before it a long name may be too long for any thread.
+    with suppress(InvalidNameError):
+        return store.thread(name).head is not None
+    return False
 
 
 @click.command(
