@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence, Sized
 from itertools import islice
 from typing import Any, Literal
 
 from everthread.briefing.facts import Background, Fact, Kind
 from everthread.briefing.text import (
     FOOT,
+    NAMED_MAX,
     SECTIONS,
     Row,
     bare_head,
@@ -103,7 +104,9 @@ _TURNS = (
     (Kind.FAILURE, 2),
     (Kind.EXCHANGE, 1),
 )
-#: These join once no decision without an outcome waits any more.
+#: What somebody still has to do something about. The next action names some of it already.
+_OPEN = (Kind.CALL, Kind.DECISION, Kind.TODO, Kind.LOOP)
+#: What is over joins once nothing open waits any more.
 _LATE_TURNS = ((Kind.SETTLED, 1), (Kind.FINISHED, 1))
 _HEADINGS = {kind: (title, heading(title) if title else "") for title, kinds in SECTIONS for kind in kinds}
 #: ``counted`` counts what isn't shown, but doesn't say where it is; ``bare`` does so in its first line and
@@ -116,15 +119,18 @@ _NAMED = (Kind.CALL, Kind.DRIFT)
 _ROUNDS = 3
 #: Characters of a line's text: a share of the budget, between bounds.
 _CHARACTERS_MIN, _CHARACTERS_MAX, _TOKENS_PER_CHARACTER = 80, 400, 6
+#: So many are left of something open that has no room otherwise.
+_CHARACTERS_SHORT = 40
 
 
 class Briefing(str):
     """The text of a briefing, and how it came out.
 
     ``tokens``: by the tokenizer that was used. ``shown`` and ``omitted``: how many facts of each kind, which
-    together are all that is known. ``ids``: the whole id behind each one in the text.
-    ``complete``: whether goal, next action and every constraint are in it, and each call without an outcome
-    and each contradicted fact at least named.
+    together are all that is known; what the next action names is shown. ``ids``: the whole id behind each one
+    in the text. ``complete``: whether goal, next action and every constraint are in it, and each call without
+    an outcome and each contradicted fact at least named: a name without a line is enough for that, though
+    ``omitted`` counts what has no line.
     """
 
     tokens: int
@@ -166,13 +172,19 @@ class _Selection:
         # An opening that takes a third of the budget is too long for it.
         opening = self.count(head(self.background) + FOOT)
         styles = _STYLES if opening <= self.budget // 3 else _STYLES[-1:]
+        # Only an opening that takes little of the budget may cost something open its line.
+        little = opening <= self.budget // 8
         # The constraints may not fit: then what is essential, and as many of them as have room.
         essentials = [fact for kind in _ESSENTIAL for fact in self.by_kind[kind]]
         without = essentials + self.by_kind[Kind.CONSTRAINT]
         for fixed, order in ((self.constraints, [*self._others()]), ((), without)):
+            bare = self._filled(fixed, order, "bare") if not little else None
             for style in styles:
                 lines = self._filled(fixed, order, style)
-                if lines is not None and (style == "bare" or self._says_what_matters(lines)):
+                if lines is None:
+                    continue
+                costs_open = bare is not None and self._open_left(lines) > self._open_left(bare)
+                if style == "bare" or (self._says_what_matters(lines) and not costs_open):
                     return self._made(lines, style)
         raise InvalidValueError(
             f"max_tokens is {self.budget:,}, which is too little for a briefing; "
@@ -180,8 +192,19 @@ class _Selection:
             path="max_tokens",
         )
 
-    def _filled(self, fixed: Sequence[Row], order: Iterable[Fact], style: Style) -> list[Row] | None:
-        """``fixed`` and as much of ``order`` as fits, the first first; None if ``fixed`` doesn't fit."""
+    def _filled(self, fixed: Sequence[Row], order: Sequence[Fact], style: Style) -> list[Row] | None:
+        """``fixed`` and as much of ``order`` as fits, the first first; None if ``fixed`` doesn't fit.
+
+        What is over is only among it if nothing that is open is left out.
+        """
+        chosen = self._fitted(fixed, order, style)
+        late = dict(_LATE_TURNS)
+        if not any(line.fact.kind in late for line in chosen or ()) or not self._open_left(chosen or ()):
+            return chosen
+        return self._fitted(fixed, [fact for fact in order if fact.kind not in late], style)
+
+    def _fitted(self, fixed: Sequence[Row], order: Iterable[Fact], style: Style) -> list[Row] | None:
+        """``fixed`` and as much of ``order`` as fits, whatever its kind."""
         chosen, waiting = list(fixed), list(order)
         if self.count(self._text(chosen, style)) > self.budget:
             return None
@@ -205,22 +228,28 @@ class _Selection:
         labels = {(line.fact.kind, line.label) for line in chosen}
         used, left = self.count(text), []
         for fact in waiting:
-            line = self._line(fact)
             _, title = _HEADINGS[fact.kind]
-            cost = self.count(title) if title not in text else 0
-            if not line.label or ((fact.kind, line.label) in labels and fact.kind is not Kind.EXCHANGE):
-                cost += self.count(line.short)
-            else:
-                # Two lines that share a label have it in a line of its own, which takes this much at most.
-                cost += self.count(line.full) + self.count(group_line(""))
-            if used + cost <= self.budget:
-                chosen.append(line)
-                labels.add((fact.kind, line.label))
-                text += title
-                used += cost
+            lengths = (_CHARACTERS_MAX, _CHARACTERS_SHORT) if fact.kind in _OPEN else (_CHARACTERS_MAX,)
+            for length in lengths:
+                line = self._line(fact, length)
+                cost = self._cost(line, labels) + (self.count(title) if title not in text else 0)
+                if used + cost <= self.budget:
+                    chosen.append(line)
+                    labels.add((fact.kind, line.label))
+                    text += title
+                    used += cost
+                    break
             else:
                 left.append(fact)
         return left
+
+    def _cost(self, line: Row, labels: Container[tuple[Kind, str]]) -> int:
+        """How many tokens a line takes at most beside lines with these labels."""
+        kind = line.fact.kind
+        if not line.label or ((kind, line.label) in labels and kind is not Kind.EXCHANGE):
+            return self.count(line.short)
+        # Two lines that share a label have it in a line of its own, which takes this much at most.
+        return self.count(line.full) + self.count(group_line(""))
 
     def _others(self) -> Iterator[Fact]:
         """Everything but constraints, the most important first; last what the next action names already."""
@@ -230,7 +259,7 @@ class _Selection:
         def once(kind: Kind) -> Iterator[Fact]:
             for fact in self.by_kind[kind]:
                 # A plan is named as the next action; why it was made and what was rejected isn't.
-                if kind not in (Kind.NEXT, Kind.DECISION) and (fact.id, fact.source) in named:
+                if kind in _OPEN and kind is not Kind.DECISION and (fact.id, fact.source) in named:
                     again.append(fact)
                 else:
                     yield fact
@@ -239,34 +268,46 @@ class _Selection:
             yield from once(kind)
         turns = [(once(kind), count) for kind, count in _TURNS]
         late = [(once(kind), count) for kind, count in _LATE_TURNS]
-        undecided = len(self.by_kind[Kind.DECISION])
-        for _ in self.background.facts:
+        for turn, _ in enumerate(self.background.facts, 1):
             for facts, count in turns:
                 yield from islice(facts, count)
-            undecided -= dict(_TURNS)[Kind.DECISION]
-            if undecided <= 0:
+            if all(turn * count >= len(self.by_kind[kind]) for kind, count in _TURNS if kind in _OPEN):
                 for facts, count in late:
                     yield from islice(facts, count)
         yield from again
 
-    def _line(self, fact: Fact) -> Row:
+    def _line(self, fact: Fact, characters_max: int = _CHARACTERS_MAX) -> Row:
         # What comes first is kept short, so that all of it stands in the first 2,000 characters.
-        characters = min(self._characters, _ESSENTIAL.get(fact.kind, _CHARACTERS_MAX))
+        characters = min(self._characters, _ESSENTIAL.get(fact.kind, _CHARACTERS_MAX), characters_max)
         return write_row(fact, self._ids[fact.id, fact.source], self.background.now_us, characters)
 
     def _tokens_of(self, line: Row) -> int:
         return self.count(line.full)
 
     def _left(self, lines: Sequence[Row]) -> dict[Kind, int]:
-        """How many facts of each kind aren't among the lines."""
-        shown = Tally(line.fact.kind for line in lines)
-        more = self.background.more
-        return {kind: len(facts) + more.get(kind, 0) - shown[kind] for kind, facts in self.by_kind.items()}
+        """How many facts of each kind neither are among the lines nor named by a next action that is."""
+        left = Tally(self.background.more)
+        shown = {id(line.fact) for line in lines}
+        named = {(line.fact.id, line.fact.source) for line in lines if line.fact.kind is Kind.NEXT}
+        for fact in self.background.facts:
+            if id(fact) not in shown and not (fact.kind in _OPEN and (fact.id, fact.source) in named):
+                left[fact.kind] += 1
+        return left
+
+    def _open_left(self, lines: Sequence[Row]) -> int:
+        left = self._left(lines)
+        return sum(left[kind] for kind in _OPEN)
 
     def _says_what_matters(self, lines: Sequence[Row]) -> bool:
         """Whether goal and next action are among the lines: they are worth more than what else is said."""
-        shown = Tally(line.fact.kind for line in lines)
-        return all(shown[kind] == len(self.by_kind[kind]) for kind in (Kind.GOAL, Kind.NEXT))
+        left = self._left(lines)
+        return not (left[Kind.GOAL] or left[Kind.NEXT])
+
+    def _unnamed(self, kind: Kind, lines: Sequence[Row]) -> list[str]:
+        """What facts of a kind are called that no line is about."""
+        shown = {(line.fact.id, line.fact.source) for line in lines}
+        things = dict.fromkeys((fact.id, fact.source) for fact in self.by_kind[kind])
+        return [self._ids[thing] for thing in things if thing not in shown]
 
     def _text(self, lines: Sequence[Row], style: Style) -> str:
         left = self._left(lines)
@@ -275,10 +316,8 @@ class _Selection:
         if style == "bare":
             return bare_head(left) + body(lines, {}) + FOOT
         notices = {Kind.CONSTRAINT: not_shown(missing, self._needed)} if missing else {}
-        shown = {(line.fact.id, line.fact.source) for line in lines}
         for kind in _NAMED:
-            things = ((fact.id, fact.source) for fact in self.by_kind[kind])
-            if unnamed := [self._ids[thing] for thing in dict.fromkeys(things) if thing not in shown]:
+            if unnamed := self._unnamed(kind, lines):
                 notices[kind] = only_named(unnamed)
         opening = head(self.background, unshown_constraints=missing)
         more = more_line(left, self.background.thread if style == "full" else None)
@@ -288,11 +327,17 @@ class _Selection:
         briefing = Briefing(self._text(lines, style))
         left = self._left(lines)
         briefing.tokens = self.count(str(briefing))
-        briefing.shown = {kind.value: n for kind, n in Tally(line.fact.kind for line in lines).items()}
-        briefing.omitted = {kind.value: count for kind, count in left.items() if count}
+        known = Tally(fact.kind for fact in self.background.facts) + Tally(self.background.more)
+        briefing.shown = {kind.value: known[kind] - left[kind] for kind in Kind if known[kind] > left[kind]}
+        briefing.omitted = {kind.value: left[kind] for kind in Kind if left[kind]}
         facts = [line.fact for line in lines] + [fact for kind in _NAMED for fact in self.by_kind[kind]]
         briefing.ids = {self._ids[fact.id, fact.source]: fact.id for fact in facts}
-        unnamed = _NAMED if style == "bare" else ()
-        needed = (Kind.GOAL, Kind.NEXT, Kind.CONSTRAINT, *unnamed)
-        briefing.complete = not any(left[kind] for kind in needed)
+        if style == "bare":
+            named = not any(left[kind] for kind in _NAMED)
+        else:
+            beside = self.background.more
+            named = not any(
+                len(self._unnamed(kind, lines)) > NAMED_MAX or beside.get(kind) for kind in _NAMED
+            )
+        briefing.complete = named and not any(left[kind] for kind in (Kind.GOAL, Kind.NEXT, Kind.CONSTRAINT))
         return briefing

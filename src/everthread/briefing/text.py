@@ -88,7 +88,7 @@ def _hidden(character: str, code: int) -> bool:
 
 TAG: Final = "everthread-briefing"
 #: As many facts without a line of their own are named.
-_NAMED_MAX = 8
+NAMED_MAX: Final = 8
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 #: Which kinds stand together under which heading, in the order of a briefing.
@@ -279,8 +279,8 @@ def not_shown(constraints: int, tokens: int) -> str:
 
 def only_named(ids: Sequence[str]) -> str:
     """Facts that have no line of their own, by what they are called."""
-    more = f" and {len(ids) - _NAMED_MAX} more" if len(ids) > _NAMED_MAX else ""
-    return f"- also: {', '.join(ids[:_NAMED_MAX])}{more}\n"
+    more = f" and {len(ids) - NAMED_MAX} more" if len(ids) > NAMED_MAX else ""
+    return f"- also: {', '.join(ids[:NAMED_MAX])}{more}\n"
 
 
 def counted_kinds(left: Mapping[Kind, int]) -> str:

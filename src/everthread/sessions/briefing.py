@@ -61,7 +61,7 @@ def _goal_fact(goal: Intention, state: str = "") -> Fact:
 def next_facts(report: ResumeReport, settled: Sequence[EffectRecord] = ()) -> Iterator[Fact]:
     """What to do now: settle what is in doubt, then what was planned, then what was begun or is next."""
     for effect in report.in_doubt[:1]:
-        text = f"First find out whether {effect.name} happened"
+        text = f"First find out whether {_call_name(effect)} happened"
         yield _call_fact(Kind.NEXT, effect, text, effect.at_us)
     for decision in report.decisions[-1:]:
         planned = decision.planned_action or decision.decision
@@ -181,14 +181,19 @@ def call_facts(report: ResumeReport, settled: Sequence[EffectRecord]) -> Iterato
     for effect in report.in_flight:
         in_doubt = effect.state == "in_doubt"
         state = "UNKNOWN, it may have happened: check first" if in_doubt else "in flight"
-        yield _call_fact(Kind.CALL, effect, effect.name, effect.at_us, state)
+        yield _call_fact(Kind.CALL, effect, _call_name(effect), effect.at_us, state)
     newest = {effect.key for effect in report.in_flight}
     for effect in settled:
         if effect.state in ("done", "not_done") and effect.key not in newest:
             newest.add(effect.key)
             why = f": {effect.error}" if effect.error and effect.state == "not_done" else ""
             state = "done, don't repeat it" if effect.state == "done" else "not done"
-            yield _call_fact(Kind.SETTLED, effect, effect.name + why, effect.settled_us, state)
+            yield _call_fact(Kind.SETTLED, effect, _call_name(effect) + why, effect.settled_us, state)
+
+
+def _call_name(effect: EffectRecord) -> str:
+    """What was called; its key where the name is lost."""
+    return effect.name or effect.key
 
 
 def _call_fact(kind: Kind, effect: EffectRecord, text: str, at_us: int | None, state: str = "") -> Fact:
@@ -255,7 +260,7 @@ def _decision_parts(decision: DecisionRecord) -> Iterator[str]:
             yield f"rejected: {', '.join(decision.rejected)}"
     if decision.complete:
         yield f"outcome: {'failed, ' if decision.failed else ''}{shown(decision.outcome)}"
-    else:
+    elif decision.planned_action:
         planned = decision.planned_action
         yield f"planned: {masked(planned) if decision.personal else planned}"
 

@@ -240,6 +240,19 @@ def test_decisions_with_why_and_what_was_rejected() -> None:
     ]
 
 
+def test_a_decision_without_a_planned_action_names_none() -> None:
+    assert texts(facts.decision_facts([decision("d1", rationale="y")])) == ["decision d1; why: y"]
+
+
+def test_a_call_whose_name_is_lost_is_called_by_its_key() -> None:
+    def lost(key: str, state: str) -> EffectRecord:
+        return msgspec.structs.replace(effect(key, state), name="")
+
+    found = report(in_flight=(lost("pay 1", "in_doubt"),))
+    assert texts(facts.call_facts(found, [lost("pay 2", "done")])) == ["pay 1", "pay 2"]
+    assert texts(facts.next_facts(found)) == ["First find out whether pay 1 happened"]
+
+
 def test_the_rest() -> None:
     found = report(
         goal=Intention(id="i", text="ship it", updated_at=NOW),
