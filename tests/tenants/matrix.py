@@ -79,6 +79,7 @@ def live(store: Store) -> dict[str, Any]:
         session.messages.append({"role": "user", "content": CANARY})
     store.events(NAME).append(NAME, {"value": CANARY}, agent=NAME)
     store.users.set(NAME, "email", CANARY)
+    store.constraints.add(CANARY, author=NAME)
     return {"head": head, "uid": thread.uid, "names": [NAME, f"{NAME} fork", f"{NAME} bot"]}
 
 
@@ -116,12 +117,14 @@ STORE: dict[str, Call] = {
     "gc": lambda s, n, k, f: [str(report := s.gc()), str(report.pins)],
     "export": lambda s, n, k, f: _exported(s, f),
     "copy_to": lambda s, n, k, f: _copied(s),
+    "constraints": lambda s, n, k, f: str(s.constraints.all()),
+    "send": lambda s, n, k, f: s.send(n, {"content": "hello"}),
 }
 #: What concerns the store as a whole, or has no answer that could tell anything.
 STORE_APART = {
     *("backup", "restore", "close", "capabilities", "namespace", "url", "session", "import_from", "cool"),
     # About keys in the keyring, not about what a store holds.
-    *("hold", "release_hold", "rotate_keys"),
+    *("hold", "holds", "release_hold", "rotate_keys"),
     # On PostgreSQL alone, and tested there.
     *("knowledge", "refresh_documents"),
 }
@@ -143,6 +146,7 @@ THREAD: dict[str, Call] = {
     "watch": lambda s, n, k, f: _drain(s.thread(n).watch(after=k["head"], timeout=0)),
     "merge": lambda s, n, k, f: s.thread("mine").merge(s.thread(n), unrelated=True),
     "expire": lambda s, n, k, f: s.thread(n).expire(60),
+    "lock": lambda s, n, k, f: _locked(s, n),
     "sign": lambda s, n, k, f: s.thread(n).sign(None),
 }
 #: Shown by other entries, or about what is uncommitted.
@@ -177,6 +181,11 @@ def _shown_past(past: Any) -> list[Any]:
 def _stepped(store: Store, name: str) -> Any:
     with store.thread(name).step(NAME) as step:
         return step.result if step.done else None
+
+
+def _locked(store: Store, name: str) -> Any:
+    with store.thread(name).lock(timeout_s=60) as draft:
+        return [dict(draft), _drain(draft.log("messages"))]
 
 
 def _exported(store: Store, folder: str) -> str:

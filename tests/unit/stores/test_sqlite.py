@@ -282,8 +282,6 @@ def test_listing_reads_a_row_per_thread(opening: Callable[..., everthread.Store]
     ("url", "error"),
     [
         ("", UnsupportedError),
-        ("agent.db", UnsupportedError),
-        ("/agent.db", UnsupportedError),
         ("mongodb://host", UnsupportedError),
         ("sqlite3:///agent.db", UnsupportedError),
         ("SQLITE:///agent.db", UnsupportedError),
