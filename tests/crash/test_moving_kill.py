@@ -125,7 +125,9 @@ def test_an_import_killed(place: Path, kind: str, seed: int) -> None:
                 assert "import_from() it again" in text
                 # Where the keys aren't here yet either, that has a code of its own.
                 code = FAILURE if found.needs else UNOPENED
-                assert here("doctor", "--quick", "--store", store.url, code=code).out.count("cut short") == 1
+                keyring = str(folder / "keys")
+                answer = here("doctor", "--quick", "--store", store.url, "--keyring", keyring, code=code)
+                assert answer.out.count("cut short") == 1
             opened = bool(store.core.vault.keyring.alive())
             ids = [v.id for info in store.threads() for v in store.thread(info.name).history(limit=None)]
             assert set(ids) <= set(expected), "nothing but whole versions, as they were there"
