@@ -13,6 +13,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+import psycopg
+
 from . import fleet_langgraph, fleet_many, fleet_postgres, fleet_valkey, measure
 from .measure import Report
 
@@ -41,6 +43,8 @@ def run_postgres(
         if times:
             panels.insert(0, ("PostgreSQL: time of one durable save", "µs", times))
         if "many" in parts:
+            with psycopg.connect(uri, autocommit=True) as connection:
+                connection.execute(fleet_postgres.RAW_TABLE)
             fleet_many.run(report, "PostgreSQL", f"{uri}?pool_max=16", seconds)
     finally:
         server.stop()

@@ -65,7 +65,9 @@ async def raw(url: str, label: str, tasks: int, seconds: float) -> int:
         found = await _work(lambda *_: pool.run("insert", (BODY,)), tasks, seconds)
         await pool.close()
         return found
-    shared = BlockingConnectionPool.from_url(url.replace("valkey:", "redis:"), max_connections=16, protocol=2)
+    # The address alone: its parameters are a store's.
+    address = url.partition("?")[0].replace("valkey:", "redis:")
+    shared = BlockingConnectionPool.from_url(address, max_connections=64, protocol=2)
     async with Redis.from_pool(shared) as client:
         return await _work(lambda task, done: client.set(f"{label}.{task}.{done}", BODY), tasks, seconds)
 
