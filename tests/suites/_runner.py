@@ -7,10 +7,10 @@ exclusion. A package index must be within reach of pip.
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import subprocess
-import sys
 import tarfile
 import tempfile
 import venv
@@ -44,20 +44,28 @@ class Suite:
 
 
 def run(*suites: Suite) -> int:
-    """Run all; 0 if nothing failed that isn't excluded, and nothing is excluded that isn't there."""
+    """Run what the command line asks for; 0 if nothing failed that isn't excluded, and nothing is excluded
+    that isn't there."""
+    packages = [suite.package for suite in suites]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--only", choices=packages, action="append", help="a package; all by default")
+    parser.add_argument("--verbose", action="store_true", help="print what pytest says of our class")
+    options = parser.parse_args()
     sound = True
     with tempfile.TemporaryDirectory(prefix="everthread-suites-") as temporary:
         for suite in suites:
-            sound = _one(suite, Path(temporary)) and sound
+            if suite.package in (options.only or packages):
+                sound = _one(suite, Path(temporary), verbose=options.verbose) and sound
     return 0 if sound else 1
 
 
-def _one(suite: Suite, folder: Path) -> bool:
+def _one(suite: Suite, folder: Path, *, verbose: bool) -> bool:
+    print(f"{suite.package}: setting up, then its tests twice; this takes minutes", flush=True)
     home = folder / suite.package
     python = _environment(suite, home)
     source = _source(suite.package, python, folder)
     stock = _results(suite, python, source, home, plugin=None)
-    ours = _results(suite, python, source, home, plugin=suite.plugin)
+    ours = _results(suite, python, source, home, plugin=suite.plugin, verbose=verbose)
     excluded: Counter[str] = Counter()
     failed: list[str] = []
     for name, outcome in ours.items():
@@ -109,7 +117,9 @@ def _source(package: str, python: str, folder: Path) -> Path:
     return folder / name
 
 
-def _results(suite: Suite, python: str, source: Path, home: Path, *, plugin: str | None) -> dict[str, str]:
+def _results(
+    suite: Suite, python: str, source: Path, home: Path, *, plugin: str | None, verbose: bool = False
+) -> dict[str, str]:
     """What became of each test."""
     report = home / f"{plugin or 'stock'}.xml"
     paths = [str(source), *(map(str, PLUGINS) if plugin else ())]
@@ -125,7 +135,7 @@ def _results(suite: Suite, python: str, source: Path, home: Path, *, plugin: str
     ran = subprocess.run(command, cwd=source, env=environment, capture_output=True, text=True, check=False)
     if not report.exists():
         raise SystemExit(f"{suite.package}: the tests can't be run\n{ran.stdout[-4000:]}{ran.stderr[-4000:]}")
-    if plugin and "--verbose" in sys.argv:
+    if verbose:
         print(ran.stdout)
     return {
         f"{case.get('classname')}::{case.get('name')}": _outcome(case)
