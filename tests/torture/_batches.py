@@ -38,7 +38,8 @@ def seed_of(options: argparse.Namespace) -> int:
 
 
 def run_batches(function: Callable[..., T], batches: Iterable[tuple[object, ...]], jobs: int) -> Iterator[T]:
-    """Yield each batch's result as it comes. Leaving the loop early starts no further batches."""
+    """Yield each batch's result as it comes. Leaving the loop early starts no further batches. So does Ctrl-C:
+    what was found until then is reported."""
     waiting = iter(batches)
     # Spawned, so that no process inherits another's open database.
     context = multiprocessing.get_context("spawn")
@@ -50,7 +51,12 @@ def run_batches(function: Callable[..., T], batches: Iterable[tuple[object, ...]
                 running.add(pool.submit(function, *batch))
             if not running:
                 return
-            done, running = wait(running, return_when=FIRST_COMPLETED)
+            try:
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+            except KeyboardInterrupt:
+                print("Stopped; this is what was done until now.", flush=True)
+                pool.shutdown(wait=False, cancel_futures=True)
+                return
             for future in done:
                 yield future.result()
 
