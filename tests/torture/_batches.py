@@ -38,8 +38,8 @@ def seed_of(options: argparse.Namespace) -> int:
 
 
 def run_batches(function: Callable[..., T], batches: Iterable[tuple[object, ...]], jobs: int) -> Iterator[T]:
-    """Yield each batch's result as it comes. Leaving the loop early starts no further batches. So does Ctrl-C:
-    what was found until then is reported."""
+    """Yield each batch's result as it comes. Leaving the loop early starts no further batches. So does
+    Ctrl-C: what was found until then is reported."""
     waiting = iter(batches)
     # Spawned, so that no process inherits another's open database.
     context = multiprocessing.get_context("spawn")
