@@ -8,6 +8,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules
+# What runs here starts many processes: none of them compiles the package again, whatever the shell says.
+unexport PYTHONDONTWRITEBYTECODE
 
 # An interpreter that was asked for gets its own environment, so that it is never silently another one.
 ifeq ($(origin PYTHON),undefined)
@@ -24,9 +26,10 @@ UV ?= uv
 ARGS ?=
 WHAT ?=
 
-# Seconds that the whole of pytest may take, and how many processes share it.
+# Seconds that the whole of pytest may take, and how many processes share it: tests wait for disks, servers and
+# other processes, so that one more than there are processors has work.
 TEST_BUDGET ?= 1200
-TEST_WORKERS ?= auto
+TEST_WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 WITHIN_BUDGET := $(if $(shell command -v timeout),timeout --foreground --signal=INT --kill-after=30 $(TEST_BUDGET))
 
 .PHONY: help
@@ -39,21 +42,30 @@ help: ## show this list
 demo: $(VENV)/.run ## run the demonstration: an agent is killed, and resumes
 	@$(BIN)/everthread demo $(ARGS)
 
+# Types and layers: mypy takes longest, the others run beside it.
+define LAYERS
+$(BIN)/mypy & types=$$!; status=0; \
+$(BIN)/lint-imports --no-logo && $(BIN)/python -m tools.twin --check || status=$$?; \
+wait $$types && exit $$status
+endef
+
 .PHONY: test
-test: lint ## lint, types, layers and every test
-	@$(WITHIN_BUDGET) $(BIN)/python -m pytest -n $(TEST_WORKERS) --maxprocesses=8 $(ARGS) || { \
-	    status=$$?; \
-	    if [ $$status -eq 124 ]; then echo "The tests took longer than $(TEST_BUDGET) s (TEST_BUDGET)." >&2; fi; \
-	    exit $$status; }
+test: style ## lint, types, layers and every test
+	@# Types and layers are checked beside the tests, and told at the end.
+	@told=$$(mktemp); ( $(LAYERS) ) > "$$told" 2>&1 & layers=$$!; status=0; \
+	$(WITHIN_BUDGET) $(BIN)/python -m pytest -n $(TEST_WORKERS) --maxprocesses=8 --dist worksteal $(ARGS) || status=$$?; \
+	if [ $$status -eq 124 ]; then echo "The tests took longer than $(TEST_BUDGET) s (TEST_BUDGET)." >&2; fi; \
+	wait $$layers || { status=1; cat "$$told" >&2; }; \
+	rm -f "$$told"; exit $$status
 
 .PHONY: lint
-lint: $(VENV)/.dev ## style, types and layers only
+lint: style ## style, types and layers only
+	@$(LAYERS)
+
+.PHONY: style
+style: $(VENV)/.dev
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@# mypy takes longest: the others run beside it.
-	@$(BIN)/mypy & types=$$!; status=0; \
-	    $(BIN)/lint-imports --no-logo && $(BIN)/python -m tools.twin --check || status=$$?; \
-	    wait $$types && exit $$status
 
 .PHONY: twin
 twin: $(VENV)/.dev ## generate the blocking twin of what is written async

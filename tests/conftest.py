@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
+from collections.abc import Generator, Iterator
+from itertools import count
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -23,7 +27,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=None, help="replay the tests that use the fixture `seed`")
 
 
+#: Where files lie in memory, and how many bytes must be free there: elsewhere it may be a small place.
+MEMORY = Path("/dev/shm")
+MEMORY_FREE_MIN = 4 << 30
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    # Workers inherit it. What a disk keeps is shown by tests that simulate one, or choose their own place.
+    if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > MEMORY_FREE_MIN:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
     # Drawn before any worker process starts: workers inherit the option, so that one seed serves the run.
     if config.option.seed is None:
         config.option.seed = random.SystemRandom().randint(0, SEED_MAX)
@@ -41,15 +53,49 @@ def seed(request: pytest.FixtureRequest) -> int:
     return value
 
 
+# ── folders ──────────────────────────────────────────────────────────────────────────────────────
+
+_numbers = count(1)
+_failed = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    item.stash[_failed] = item.stash.get(_failed, False) or report.failed
+    return report
+
+
+@pytest.fixture
+def _folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What a test writes; gone after it, unless it failed. Pytest's own folders are found by looking through
+    all that the run has made, which takes longer than many a test."""
+    name = "".join(letter if letter.isalnum() else "_" for letter in request.node.name[:30])
+    folder = tmp_path_factory.getbasetemp() / f"{name}-{next(_numbers)}"
+    folder.mkdir(mode=0o700)
+    yield folder
+    if not request.node.stash.get(_failed, False):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def tmp_path(_folder: Path) -> Path:
+    """An empty folder of the test's own."""
+    folder = _folder / "test"
+    folder.mkdir(mode=0o700)
+    return folder
+
+
 @pytest.fixture(autouse=True)
-def home_apart(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+def home_apart(monkeypatch: pytest.MonkeyPatch, _folder: Path) -> None:
     """No test touches the user's home or default store, nor follows the user's settings.
 
     The folder isn't the test's own `tmp_path`, so that a test may count what it finds there.
     """
     for name in [name for name in os.environ if name.startswith("EVERTHREAD_")]:
         monkeypatch.delenv(name)
-    home = tmp_path_factory.mktemp("home")
+    home = _folder / "home"
+    home.mkdir(mode=0o700)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("EVERTHREAD_URL", f"sqlite:///{home}/everthread.db")
 

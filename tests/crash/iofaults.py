@@ -189,10 +189,10 @@ def fail_everywhere(
     through: Through,
     *,
     engine: Engine = "sqlite",
-    sampled: bool = False,
+    seed: int | None = None,
     part: tuple[int, int] = (0, 1),
 ) -> Tally:
-    """Let each call that the operation makes fail, one after the other; or those :func:`chosen`.
+    """Let each call that the operation makes fail, one after the other; with a seed those :func:`chosen`.
 
     ``part``: the k-th of n parts of them, from 0.
     """
@@ -201,7 +201,7 @@ def fail_everywhere(
     tally = Tally()
     runs = Runs(scenario, template, directory / "run", engine)
     calls = runs.calls(error, through)
-    numbers = chosen(calls) if sampled else range(1, len(calls) + 1)
+    numbers = range(1, len(calls) + 1) if seed is None else chosen(calls, seed)
     for nth in numbers[part[0] :: part[1]]:
         where = f"{scenario.name}, call {nth}, {errno.errorcode[error]} × {times or 'all'}, {through}"
         try:
@@ -211,25 +211,26 @@ def fail_everywhere(
     return tally
 
 
-def kill_everywhere(scenario: Scenario, directory: Path, engine: Engine) -> int:
-    """Kill a process at each call that the operation makes (or those :func:`chosen`); how many there were."""
+def kill_everywhere(scenario: Scenario, directory: Path, engine: Engine, seed: int) -> int:
+    """Kill a process at those calls of the operation that are :func:`chosen`; how many there were."""
     template = directory / "template"
     prepare(template, scenario.commits, engine)
     runs = Runs(scenario, template, directory / "run", engine)
-    numbers = chosen(runs.calls(KILL, "system"))
+    numbers = chosen(runs.calls(KILL, "system"), seed)
     for nth in numbers:
         runs.kill(nth)
     return len(numbers)
 
 
-def chosen(calls: list[DiskCall]) -> list[int]:
-    """The numbers of the calls to let fail: of those between the same neighbours two, and the last."""
+def chosen(calls: list[DiskCall], seed: int) -> list[int]:
+    """The numbers of the calls to let fail: one of those between the same neighbours, and the last of all."""
     around: dict[Any, list[int]] = {}
     for number, call in enumerate(calls, 1):
         before = calls[number - 2] if number > 1 else None
         after = calls[number] if number < len(calls) else None
         around.setdefault((before, call, after), []).append(number)
-    return sorted({number for numbers in around.values() for number in (*numbers[:2], numbers[-1])})
+    draw = random.Random(seed)
+    return sorted({len(calls), *(draw.choice(numbers) for numbers in around.values())})
 
 
 class Runs:

@@ -20,7 +20,9 @@ from tests.properties.erasure import belongings, found_in
 
 #: Calls about files by which a keyring is changed.
 _KEYRING_CALLS = ("pwrite", "rename", "fsync", "ftruncate")
+#: The moments are dealt out to so many shares.
 SHARES = 2
+KINDS = ("sqlite", "files")
 
 
 @pytest.fixture
@@ -118,9 +120,14 @@ def killed_in_child(
     return int(told)
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "files"])
-@pytest.mark.parametrize("share", range(SHARES))
-def test_killed_at_every_moment(place: Path, kind: str, share: int) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_killed_at_every_other_moment(place: Path, kind: str, seed: int) -> None:
+    """``python -m tests.torture.moments`` takes every one."""
+    kill_at_moments(place, seed % SHARES, kind)
+
+
+def kill_at_moments(place: Path, share: int, kind: str) -> int:
+    """Kill an erasing process at each moment of a share; how many that were."""
     template = place / "template"
     template.mkdir()
     theirs = _fill(kind, template)
@@ -142,6 +149,7 @@ def test_killed_at_every_moment(place: Path, kind: str, share: int) -> None:
         shutil.rmtree(folder)
     assert before > 0, "some were killed before anything was noted"
     assert finished > before
+    return len(range(share, moments, SHARES))
 
 
 def _check(kind: str, folder: Path, theirs: dict[str, bytes], finished: int, before: int) -> tuple[int, int]:

@@ -59,9 +59,9 @@ def memory() -> Iterator[Path]:
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 @pytest.mark.parametrize(("engine", "through", "error", "times"), FAULTS.values(), ids=FAULTS)
 def test_old_or_new_at_every_call(
-    memory: Path, scenario: Scenario, engine: Engine, through: Through, error: int, times: Any
+    memory: Path, scenario: Scenario, engine: Engine, through: Through, error: int, times: Any, seed: int
 ) -> None:
-    tally = fail_everywhere(scenario, memory, error, times, through, engine=engine, sampled=True)
+    tally = fail_everywhere(scenario, memory, error, times, through, engine=engine, seed=seed)
     print(tally)
     assert tally.runs > 0
     silent = [text for text in tally.messages if not any(word in text for word in ADVICE)]
@@ -107,9 +107,9 @@ def _commit_one(url: str) -> int:
 
 @pytest.mark.parametrize("engine", ["sqlite", "file"])
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
-def test_killed_at_every_call(memory: Path, scenario: Scenario, engine: Engine) -> None:
+def test_killed_at_every_call(memory: Path, scenario: Scenario, engine: Engine, seed: int) -> None:
     """A kill between any two calls: the same old or new."""
-    assert kill_everywhere(scenario, memory, engine) > 0
+    assert kill_everywhere(scenario, memory, engine, seed) > 0
 
 
 # A sync that fails has dropped what it should have written: it can be read, and is not on the disk.

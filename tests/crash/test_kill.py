@@ -10,7 +10,8 @@ import pytest
 from tests.crash.killing import KILLS_PER_STORE, kill_rounds
 
 SEED = int(os.environ.get("EVERTHREAD_SEED", "20260101"))
-KILLS = 500
+#: ``python -m tests.torture.kill`` has as many as one likes.
+KILLS = 250
 
 
 @pytest.mark.parametrize("store", range(KILLS // KILLS_PER_STORE))

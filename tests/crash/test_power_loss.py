@@ -20,7 +20,8 @@ from tests.crash.workload import memory_directory
 from tests.kit.power_loss import SECTOR_BYTES, Disk, PowerLossVFS, Recording
 
 SEED = int(os.environ.get("EVERTHREAD_SEED", "20260101"))
-STATES = 2_000
+#: ``python -m tests.torture.power`` has as many as one likes.
+STATES = 1_000
 CROSSED = {"fold", "fork", "rewind", "truncate", "step", "keyed", "delete", "checkpoint", "reopening"}
 
 

@@ -1,4 +1,5 @@
-"""Kills a session at every operation of its store, and gc() at every call of the disk, on SQLite and files.
+"""Kills a session at every operation of its store, an erasure at every moment, and gc() at every call of the
+disk, on SQLite and files.
 
 python -m tests.torture.moments
 python -m tests.torture.moments --what gc
@@ -14,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from tests.crash import test_gc, test_session_kill
+from tests.crash import test_erasure_kill, test_gc, test_session_kill
 from tests.crash.workload import memory_directory
 from tests.torture._batches import Progress, arguments, finish, run_batches
 
-WHATS = ("sessions", "gc")
+WHATS = ("sessions", "erasures", "gc")
 GC_SHARES = 12
 
 
@@ -29,6 +30,9 @@ def run(what: str, share: int, on: Any) -> tuple[int, str | None]:
         try:
             if what == "sessions":
                 return test_session_kill.kill_at_moments(place, share, on), None
+            if what == "erasures":
+                patch.setenv("HOME", name)
+                return test_erasure_kill.kill_at_moments(place, share, on), None
             test_gc.cut_small(patch)
             return test_gc.kill_at_calls(place, on, 1 + share, GC_SHARES), None
         except Exception:
@@ -40,10 +44,13 @@ def main() -> int:
     parser.add_argument("--what", choices=WHATS, default=None, help="only these")
     options = parser.parse_args()
     batches: list[tuple[str, int, str]] = []
-    if options.what != "gc":
+    if options.what in (None, "sessions"):
         shares = range(test_session_kill.SHARES)
         batches += [("sessions", share, name) for name in test_session_kill.STORES for share in shares]
-    if options.what != "sessions":
+    if options.what in (None, "erasures"):
+        shares = range(test_erasure_kill.SHARES)
+        batches += [("erasures", share, kind) for kind in test_erasure_kill.KINDS for share in shares]
+    if options.what in (None, "gc"):
         batches += [("gc", share, engine) for engine in test_gc.ENGINES for share in range(GC_SHARES)]
     progress = Progress(len(batches), "shares of moments")
     failures: list[str] = []

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Coroutine, Generator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
+from weakref import WeakKeyDictionary
 
 from everthread.errors import UsageError
 
@@ -17,8 +19,58 @@ T = TypeVar("T")
 # asyncio is loaded by those who are async: whoever uses a blocking store doesn't pay for it.
 
 
+#: How many tasks take a lock in one round of an event loop.
+PER_ROUND: Final = 8
+
+
+class _Rounds:
+    """Lets the tasks of one event loop go on in the order in which they came, a few in each round."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._is_admitting = False
+
+    async def wait(self, loop: asyncio.AbstractEventLoop) -> None:
+        waiter = loop.create_future()
+        self._waiting.append(waiter)
+        if not self._is_admitting:
+            self._is_admitting = True
+            loop.call_soon(self._admit, loop)
+        await waiter
+
+    def _admit(self, loop: asyncio.AbstractEventLoop) -> None:
+        admitted = 0
+        while self._waiting and admitted < PER_ROUND:
+            waiter = self._waiting.popleft()
+            # Else its task was cancelled.
+            if not waiter.done():
+                waiter.set_result(None)
+                admitted += 1
+        self._is_admitting = bool(self._waiting)
+        if self._is_admitting:
+            loop.call_soon(self._admit, loop)
+
+
+_rounds: WeakKeyDictionary[asyncio.AbstractEventLoop, _Rounds] = WeakKeyDictionary()
+
+
+async def next_round() -> None:
+    """Go on in a later round of the event loop, in which only a few others do so.
+
+    Commits that shared a sync end at the same moment: without this all of their tasks would begin what they
+    do next in one round, and whatever else waits would wait for all of them.
+    """
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    rounds = _rounds.get(loop)
+    if rounds is None:
+        rounds = _rounds[loop] = _Rounds()
+    await rounds.wait(loop)
+
+
 class AsyncLock:
-    """A lock that belongs to a task, which may take it again.
+    """A lock that belongs to a task, which may take it again. The first time it waits for its round.
 
     ``with lock:`` is for what doesn't await, and does nothing: no other task runs meanwhile.
     """
@@ -35,6 +87,7 @@ class AsyncLock:
 
         me = asyncio.current_task()
         if self._owner is None or self._owner is not me:
+            await next_round()
             await self._lock.acquire()
             self._owner = me
         self._depth += 1

@@ -24,7 +24,7 @@ from everthread.threads.aio.core import Core
 from everthread.threads.aio.step import AsyncStep
 from everthread.threads.aio.thread import AnyVersion, AsyncThread
 from everthread.threads.document import TrackedDict
-from everthread.threads.twins import ASYNC, pause_async
+from everthread.threads.twins import ASYNC
 from everthread.versions import Version
 
 _TRIES = 100
@@ -264,10 +264,6 @@ class AsyncFencedThread(AsyncThread):
         If it fails, the changes of the block are taken back, unless there were uncommitted ones before: then
         all of them wait for the next commit. Not for nesting: an inner block would commit the outer one's.
         """
-        if ASYNC:
-            # Commits that shared a sync end at the same moment: between two writes of each, the others and
-            # whatever else waits have their turn.
-            await pause_async(0)
         async with self.mutex:
             if self._guard is not None:
                 # First of all: in a forked child even reading fails, with an error of the store.

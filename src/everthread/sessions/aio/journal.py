@@ -232,7 +232,8 @@ class Runs:
     @property
     def recorded(self) -> bool:
         """Whether the journal, as it is at hand, has this run as its newest."""
-        run = self._own().get(RUN)
+        # Every write asks: the document isn't copied for that.
+        run = own_part(self._journal.state, self._uid).get(RUN)
         return isinstance(run, Mapping) and run.get("run_id") == self.run_id
 
     @property

@@ -37,7 +37,7 @@ from everthread.sessions.aio.status import records_of
 from everthread.sessions.aio.tasks import AsyncTasks
 from everthread.sessions.aio.turns import AsyncMessages, AsyncTurn, deliver, post
 from everthread.sessions.effects import Done, ToolUse, make_call
-from everthread.sessions.locks import Entering, uncancelled
+from everthread.sessions.locks import Entering, next_round, uncancelled
 from everthread.sessions.records import (
     STATUS_OF,
     CheckpointRecord,
@@ -161,6 +161,8 @@ class AsyncAgentSession(AwaitedFace):
             self._begin()
 
     async def _begin(self) -> None:
+        if ASYNC:
+            await next_round()
         parent = self._parent
         try:
             store = await self._home.open()
