@@ -511,9 +511,10 @@ class Store(MaintainedStore):
         compact: bool = False,
         progress: Progress | None = None,
     ) -> GcReport:
-        """Remove what nobody needs: expired threads, what belonged to deleted ones and, with ``retention``,
-        the content of versions that it doesn't keep. Persons whose time is over are erased, and what is left
-        here of those who were erased through another store on the same keyring.
+        """Remove what nobody needs: expired threads, what belonged to deleted ones, events that the retention
+        of their stream doesn't keep and, with ``retention``, the content of versions that it doesn't keep.
+        Persons whose time is over are erased, and what is left here of those who were erased through another
+        store on the same keyring.
 
         What threads and forks stand on always stays, and so do keys, results of steps and the chain of
         hashes. The report also counts who was erased when this store was opened, because their time was over

@@ -30,14 +30,12 @@ NAMES = """
 
 ERRORS = """
     EffectMismatchError EffectsDeniedError InDoubtError MaxTurnsError ResultNotStoredError SessionBusyError
-    ToolVetoError
-    SessionFencedError
-    AccessError ConflictError DamageError EverthreadError FencedError InvalidNameError InvalidStateError
-    InvalidValueError KeyReusedError KeyringError LimitError MergeConflictError MessageNotFoundError
-    MissingDependencyError NotAStoreError NotFoundError RetryError SchemaVersionError SealError
-    StateCorruptedError StateNotFoundError StorageWriteError StoreBusyError StoreClosedError
-    StoreUnavailableError ThreadDeletedError ThreadExistsError ThreadNotFoundError UnavailableError
-    UnsupportedError UsageError ValidationError VersionNotFoundError VersionPrunedError
+    ToolVetoError SessionFencedError AccessError ConflictError DamageError EventsTrimmedError EverthreadError
+    FencedError InvalidNameError InvalidStateError InvalidValueError KeyReusedError KeyringError LimitError
+    MergeConflictError MessageNotFoundError MissingDependencyError NotAStoreError NotFoundError RetryError
+    SchemaVersionError SealError StateCorruptedError StateNotFoundError StorageWriteError StoreBusyError
+    StoreClosedError StoreUnavailableError ThreadDeletedError ThreadExistsError ThreadNotFoundError
+    UnavailableError UnsupportedError UsageError ValidationError VersionNotFoundError VersionPrunedError
     ErasedError LegalHoldError
 """.split()
 
@@ -55,7 +53,7 @@ MEMBERS = {
     "Version": "at at_us expires_at id key kind label metadata parent seq slot source step ttl_us",
     "RecordedStep": "attempt key result slot version",
     "Pin": "seq thread until until_us version_id",
-    "GcReport": """bytes companions dry_run expired expired_count pins problems size_after size_before
+    "GcReport": """bytes companions dry_run events expired expired_count pins problems size_after size_before
         subjects threads versions""",
     "ExportReport": "bytes events keys needs path sealed skipped streams threads versions",
     "Place": "beside excerpt first last log path position redactable stream thread what",
@@ -105,7 +103,8 @@ MEMBERS = {
     "SalvagedThread": """beside incomplete items_lost kept lost name namespace open_ended reasons remade
         remade_as whole""",
     "Event": "agent at at_us data seq type",
-    "EventStream": "append consumer delete extend group last name project projection replay watch",
+    "EventStream": """append consumer delete extend group last name project projection replay retain trim
+        watch""",
     "StandingOrder": "at at_us author id text",
     "LegalHold": "elsewhere key_id reason refused since since_us",
     "SignedHead": "from_json hash public_key seq signature thread to_json verify version_id",
