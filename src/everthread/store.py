@@ -464,17 +464,27 @@ class Store(MaintainedStore):
         self._check()
         return reports(self.core)
 
-    def hold(self, subject: str, reason: str) -> None:
+    def hold(
+        self,
+        subject: str,
+        reason: str,
+        *,
+        threads: str | Sequence[str] | None = None,
+        keys: str | Sequence[str] | None = None,
+    ) -> None:
         """Put a person's data under a legal hold: :meth:`erase` refuses until it is released, and records
         each attempt; so does that of every other store on the same keyring. The reason is kept in clear, in
         this store: don't name the person in it.
 
-        Raises :class:`ErasedError` if the person is being erased already.
+        With ``threads`` (names in this namespace that begin so) or ``keys`` (of user values) only those of
+        the person's values are held: :meth:`erase` through this store erases the others, and its report names
+        what stayed. Again adds to what is held. Raises :class:`ErasedError` if the person is being erased
+        already.
         """
         from everthread.people.holds import Holds
 
         self._check()
-        Holds(self.core).place(subject, reason)
+        Holds(self.core).place(subject, reason, threads, keys)
 
     def holds(self, subject: str | None = None) -> list[LegalHold]:
         """The legal holds in force, of one person or of all: those of this store, the oldest first, then

@@ -49,7 +49,7 @@ MEMBERS = {
         unpin update watch uid""",
     "ErasureReport": """complete digest dry_run ended_us erasure from_plain held is_signed key_ids keyring
         master_rotated message needles noted_us places plain public_key residues sealed_bytes sealed_values
-        signature store summary survivors elsewhere unopened unreached user_values waiting""",
+        signature stayed store summary survivors elsewhere unopened unreached user_values waiting""",
     "Version": "at at_us expires_at id key kind label metadata parent seq slot source step ttl_us",
     "RecordedStep": "attempt key result slot version",
     "Pin": "seq thread until until_us version_id",
@@ -106,7 +106,7 @@ MEMBERS = {
     "EventStream": """append consumer delete extend group last name project projection replay retain trim
         watch""",
     "StandingOrder": "at at_us author id text",
-    "LegalHold": "elsewhere key_id reason refused since since_us",
+    "LegalHold": "elsewhere key_id keys reason refused since since_us threads",
     "SignedHead": "from_json hash public_key seq signature thread to_json verify version_id",
 }
 
