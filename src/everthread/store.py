@@ -168,7 +168,8 @@ class Store(MaintainedStore):
 
         The run appends it at the start of its next turn, or where it waits with ``session.next_input()``;
         once, whoever is killed. Sent again with its ``key`` it is the same message. ``shape`` says that it is
-        a provider's own. Raises :class:`ThreadNotFoundError` if there is no such thread (any more).
+        a provider's own. Raises :class:`ThreadNotFoundError` if there is no such thread (any more),
+        :class:`InvalidValueError` if another message was sent under the key.
         """
         from everthread.sessions.sync.inbox import send
 

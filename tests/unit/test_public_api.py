@@ -62,7 +62,7 @@ MEMBERS = {
     "StoreStats": "by_age bytes count deleted kinds pruned threads totals versions",
     "ThreadInfo": "damaged label metadata name seq updated_at updated_at_us version_id",
     "Diff": "added apply between changed logs ops plain removed summary",
-    "Merge": "conflicts version",
+    "Merge": "conflicts effects version",
     "Conflict": "base ours path theirs where",
     "Checkpointable": "clone diff load_state_dict state_dict",
     "CheckpointManager": "close diff history list_keys load rollback_context save",
