@@ -14,6 +14,7 @@ EverthreadError
 │   │   └── ThreadDeletedError
 │   ├── VersionNotFoundError
 │   │   └── VersionPrunedError   it was there; store.gc() removed it
+│   ├── EventsTrimmedError   they were there; the stream was trimmed
 │   └── MessageNotFoundError
 ├── UnavailableError         try later, or look at the machine
 │   ├── StoreUnavailableError
@@ -58,6 +59,7 @@ __all__ = [
     "EffectMismatchError",
     "EffectsDeniedError",
     "ErasedError",
+    "EventsTrimmedError",
     "EverthreadError",
     "FencedError",
     "InDoubtError",
@@ -202,6 +204,16 @@ class VersionNotFoundError(NotFoundError):
 
 class VersionPrunedError(VersionNotFoundError):
     """The version was there, and was removed by ``store.gc()`` as its retention allows."""
+
+
+class EventsTrimmedError(NotFoundError):
+    """Events of ``stream`` that were to be read next were trimmed; ``first`` is the first one that is kept,
+    or that will come. Nothing was read."""
+
+    def __init__(self, message: str, *, stream: str, first: int) -> None:
+        super().__init__(message)
+        self.stream = stream
+        self.first = first
 
 
 class MessageNotFoundError(NotFoundError, LookupError):

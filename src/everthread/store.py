@@ -168,7 +168,8 @@ class Store(MaintainedStore):
 
         The run appends it at the start of its next turn, or where it waits with ``session.next_input()``;
         once, whoever is killed. Sent again with its ``key`` it is the same message. ``shape`` says that it is
-        a provider's own. Raises :class:`ThreadNotFoundError` if there is no such thread (any more).
+        a provider's own. Raises :class:`ThreadNotFoundError` if there is no such thread (any more),
+        :class:`InvalidValueError` if another message was sent under the key.
         """
         from everthread.sessions.sync.inbox import send
 
@@ -464,17 +465,27 @@ class Store(MaintainedStore):
         self._check()
         return reports(self.core)
 
-    def hold(self, subject: str, reason: str) -> None:
+    def hold(
+        self,
+        subject: str,
+        reason: str,
+        *,
+        threads: str | Sequence[str] | None = None,
+        keys: str | Sequence[str] | None = None,
+    ) -> None:
         """Put a person's data under a legal hold: :meth:`erase` refuses until it is released, and records
         each attempt; so does that of every other store on the same keyring. The reason is kept in clear, in
         this store: don't name the person in it.
 
-        Raises :class:`ErasedError` if the person is being erased already.
+        With ``threads`` (names in this namespace that begin so) or ``keys`` (of user values) only those of
+        the person's values are held: :meth:`erase` through this store erases the others, and its report names
+        what stayed. Again adds to what is held. Raises :class:`ErasedError` if the person is being erased
+        already.
         """
         from everthread.people.holds import Holds
 
         self._check()
-        Holds(self.core).place(subject, reason)
+        Holds(self.core).place(subject, reason, threads, keys)
 
     def holds(self, subject: str | None = None) -> list[LegalHold]:
         """The legal holds in force, of one person or of all: those of this store, the oldest first, then
@@ -511,9 +522,10 @@ class Store(MaintainedStore):
         compact: bool = False,
         progress: Progress | None = None,
     ) -> GcReport:
-        """Remove what nobody needs: expired threads, what belonged to deleted ones and, with ``retention``,
-        the content of versions that it doesn't keep. Persons whose time is over are erased, and what is left
-        here of those who were erased through another store on the same keyring.
+        """Remove what nobody needs: expired threads, what belonged to deleted ones, events that the retention
+        of their stream doesn't keep and, with ``retention``, the content of versions that it doesn't keep.
+        Persons whose time is over are erased, and what is left here of those who were erased through another
+        store on the same keyring.
 
         What threads and forks stand on always stays, and so do keys, results of steps and the chain of
         hashes. The report also counts who was erased when this store was opened, because their time was over

@@ -30,14 +30,12 @@ NAMES = """
 
 ERRORS = """
     EffectMismatchError EffectsDeniedError InDoubtError MaxTurnsError ResultNotStoredError SessionBusyError
-    ToolVetoError
-    SessionFencedError
-    AccessError ConflictError DamageError EverthreadError FencedError InvalidNameError InvalidStateError
-    InvalidValueError KeyReusedError KeyringError LimitError MergeConflictError MessageNotFoundError
-    MissingDependencyError NotAStoreError NotFoundError RetryError SchemaVersionError SealError
-    StateCorruptedError StateNotFoundError StorageWriteError StoreBusyError StoreClosedError
-    StoreUnavailableError ThreadDeletedError ThreadExistsError ThreadNotFoundError UnavailableError
-    UnsupportedError UsageError ValidationError VersionNotFoundError VersionPrunedError
+    ToolVetoError SessionFencedError AccessError ConflictError DamageError EventsTrimmedError EverthreadError
+    FencedError InvalidNameError InvalidStateError InvalidValueError KeyReusedError KeyringError LimitError
+    MergeConflictError MessageNotFoundError MissingDependencyError NotAStoreError NotFoundError RetryError
+    SchemaVersionError SealError StateCorruptedError StateNotFoundError StorageWriteError StoreBusyError
+    StoreClosedError StoreUnavailableError ThreadDeletedError ThreadExistsError ThreadNotFoundError
+    UnavailableError UnsupportedError UsageError ValidationError VersionNotFoundError VersionPrunedError
     ErasedError LegalHoldError
 """.split()
 
@@ -51,11 +49,11 @@ MEMBERS = {
         unpin update watch uid""",
     "ErasureReport": """complete digest dry_run ended_us erasure from_plain held is_signed key_ids keyring
         master_rotated message needles noted_us places plain public_key residues sealed_bytes sealed_values
-        signature store summary survivors elsewhere unopened unreached user_values waiting""",
+        signature stayed store summary survivors elsewhere unopened unreached user_values waiting""",
     "Version": "at at_us expires_at id key kind label metadata parent seq slot source step ttl_us",
     "RecordedStep": "attempt key result slot version",
     "Pin": "seq thread until until_us version_id",
-    "GcReport": """bytes companions dry_run expired expired_count pins problems size_after size_before
+    "GcReport": """bytes companions dry_run events expired expired_count pins problems size_after size_before
         subjects threads versions""",
     "ExportReport": "bytes events keys needs path sealed skipped streams threads versions",
     "Place": "beside excerpt first last log path position redactable stream thread what",
@@ -64,7 +62,7 @@ MEMBERS = {
     "StoreStats": "by_age bytes count deleted kinds pruned threads totals versions",
     "ThreadInfo": "damaged label metadata name seq updated_at updated_at_us version_id",
     "Diff": "added apply between changed logs ops plain removed summary",
-    "Merge": "conflicts version",
+    "Merge": "conflicts effects version",
     "Conflict": "base ours path theirs where",
     "Checkpointable": "clone diff load_state_dict state_dict",
     "CheckpointManager": "close diff history list_keys load rollback_context save",
@@ -105,9 +103,10 @@ MEMBERS = {
     "SalvagedThread": """beside incomplete items_lost kept lost name namespace open_ended reasons remade
         remade_as whole""",
     "Event": "agent at at_us data seq type",
-    "EventStream": "append consumer delete extend group last name project projection replay watch",
+    "EventStream": """append consumer delete extend group last name project projection replay retain trim
+        watch""",
     "StandingOrder": "at at_us author id text",
-    "LegalHold": "elsewhere key_id reason refused since since_us",
+    "LegalHold": "elsewhere key_id keys reason refused since since_us threads",
     "SignedHead": "from_json hash public_key seq signature thread to_json verify version_id",
 }
 

@@ -93,7 +93,9 @@ def gc(
 
 
 def _something_goes(report: GcReport) -> bool:
-    return bool(report.expired_count or report.subjects or report.versions or report.companions)
+    return bool(
+        report.expired_count or report.subjects or report.versions or report.companions or report.events
+    )
 
 
 def _in_words(report: GcReport, elsewhere: Elsewhere) -> str:

@@ -39,7 +39,8 @@ def merge(call: Invocation, thread: str, other: str, prefer: str | None, label: 
 
     It is a version of its own, and can be rewound. Where both sides changed the same place nothing is merged:
     the conflicts are shown, and it ends with 1; --prefer settles all of them. If THREAD has every version of
-    OTHER already, no version is made. Refused (5) while a run is at work on THREAD.
+    OTHER already, no version is made; effects of OTHER that its ledger lacks come along. Refused (5) while a
+    run is at work on THREAD.
     """
     with call.store() as store:
         ours, theirs = existing(store, thread), existing(store, other)
@@ -58,7 +59,13 @@ def merge(call: Invocation, thread: str, other: str, prefer: str | None, label: 
             }
             for each in found.conflicts
         ]
-        data = {"thread": thread, "other": other, "version": version, "conflicts": conflicts}
+        data = {
+            "thread": thread,
+            "other": other,
+            "version": version,
+            "effects": found.effects,
+            "conflicts": conflicts,
+        }
         call.output.answer("merge", data, lambda: _show(call, data, label), _table)
     if conflicts:
         note(
@@ -81,6 +88,11 @@ def _show(call: Invocation, data: Mapping[str, Any], label: str | None) -> None:
             note("… and more (--json has all)")
     elif version is None:
         unused = "" if label is None else f", and none is called {clean(label)!r}"
+        if data["effects"]:
+            effects = counted(data["effects"], "effect")
+            click.echo(f"the ledger of {thread} has {effects} more, of {other}")
+            note(f"{thread} has every version of {other} already; no version was made{unused}")
+            return
         note(f"nothing to merge: {thread} has every version of {other} already; no version was made{unused}")
     else:
         click.echo(f"{thread} is at version {version['seq']}, with what {other} did")

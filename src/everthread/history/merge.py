@@ -66,11 +66,13 @@ class Conflict(msgspec.Struct, frozen=True):
 class Merge(msgspec.Struct, frozen=True):
     """What a merge came to. True if it is clean; then ``version`` holds it.
 
-    With conflicts left, nothing was committed and ``version`` is ``None``.
+    With conflicts left, nothing was committed and ``version`` is ``None``. ``effects`` is how many effects
+    came into the ledger, with which no version of the thread is made.
     """
 
     version: Version | None
     conflicts: tuple[Conflict, ...] = ()
+    effects: int = 0
 
     def __bool__(self) -> bool:
         return not self.conflicts

@@ -11,6 +11,9 @@ import msgspec
 
 from everthread.codec import records
 from everthread.errors import EverthreadError, StateCorruptedError
+from everthread.events.saved import TRIMS, stream_of
+from everthread.events.sync import trim
+from everthread.events.sync.stream import EventStream
 from everthread.history.retention import Retention, Spans, VersionLike
 from everthread.maintenance.prune import Family, LinePruning, Moved, Pins, Sweep
 from everthread.maintenance.reports import GcReport
@@ -51,6 +54,7 @@ class Cleaner:
         self._unread: dict[int, tuple[str, str]] = {}
         self._expired: list[str] = []
         self._expired_count = self._companions = self._threads = self._versions = self._bytes = 0
+        self._events = 0
         self._pinned: list[Pin] = []
         #: Tells what this cleaning announces from what others do.
         self._token = core.runtime.random_bytes(8).hex()
@@ -59,6 +63,7 @@ class Cleaner:
         before = self._size()
         self._remove_expired()
         self._remove_orphans()
+        self._trim_streams()
         self._look_at_pins()
         self._prune_all()
         if compact and not self._dry_run:
@@ -70,6 +75,7 @@ class Cleaner:
             companions=self._companions,
             threads=self._threads,
             versions=self._versions,
+            events=self._events,
             bytes=self._bytes,
             size_before=before,
             size_after=self._size(),
@@ -140,6 +146,19 @@ class Cleaner:
             with suppress(StaleCell):
                 backend.swap(space, _UNCLAIMED, cell.revision if cell else 0, value, self._now_us)
         return [name for name, at_us in found.items() if self._now_us - at_us >= _GRACE_US]
+
+    def _trim_streams(self) -> None:
+        """What the retention of streams doesn't keep."""
+        for name, _ in journals.every_cell(self.core, self.core.space, TRIMS):
+            stream = EventStream(self.core, stream_of(name))
+            try:
+                up_to = trim.due(stream)
+                if not self._dry_run:
+                    self._events += trim.trim(stream, up_to)
+                elif first := stream._first_seq():
+                    self._events += max(min(up_to, stream._last_seq()) - first + 1, 0)
+            except EverthreadError as error:
+                self._problems.append(f"events of {stream.name!r} were left as they are: {error}")
 
     def _look_at_pins(self) -> None:
         """Note the pins; those whose time is over, or whose thread is gone, are dropped."""

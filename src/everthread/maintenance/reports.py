@@ -18,9 +18,9 @@ class GcReport(msgspec.Struct, frozen=True, kw_only=True):
     ``expired`` are the names of threads whose time was over (the first thousand of ``expired_count``).
     ``subjects`` counts persons, and single values of persons, that were erased because their time was over.
     ``versions`` were pruned, in ``threads``; ``bytes`` is how much less they take up now, below 0 if what
-    stays of very small ones is more. ``companions`` belonged to threads that are gone. ``pins`` are the
-    versions that stay because they are pinned. ``problems`` say what was left alone, and why: all else was
-    done.
+    stays of very small ones is more. ``events`` were trimmed as their streams' retention says. ``companions``
+    belonged to threads that are gone. ``pins`` are the versions that stay because they are pinned.
+    ``problems`` say what was left alone, and why: all else was done.
     """
 
     dry_run: bool = False
@@ -30,6 +30,7 @@ class GcReport(msgspec.Struct, frozen=True, kw_only=True):
     companions: int = 0
     threads: int = 0
     versions: int = 0
+    events: int = 0
     bytes: int = 0
     #: Of the whole store on disk, before and after, without room that is kept ready; 0 if it has no files.
     size_before: int = 0
@@ -47,6 +48,8 @@ class GcReport(msgspec.Struct, frozen=True, kw_only=True):
             parts.append(counted(self.subjects, whose, "persons or values of them whose time was over"))
         if self.companions:
             parts.append(counted(self.companions, "orphan"))
+        if self.events:
+            parts.append(counted(self.events, "event"))
         text = ", ".join(parts)
         if not self.dry_run:
             # What stands for the versions may take more room than a few short ones did.

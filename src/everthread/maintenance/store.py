@@ -74,8 +74,8 @@ class MaintainedStore(ThreadStore):
         compact: bool = False,
         progress: Progress | None = None,
     ) -> GcReport:
-        """Remove what nobody needs: expired threads, what belonged to deleted ones and, with ``retention``,
-        the content of versions that it doesn't keep.
+        """Remove what nobody needs: expired threads, what belonged to deleted ones, events that the retention
+        of their stream doesn't keep and, with ``retention``, the content of versions that it doesn't keep.
 
         What threads and forks stand on always stays, and so do keys, results of steps and the chain of
         hashes. With ``dry_run`` nothing is changed. ``compact`` gives the space back to the operating system,

@@ -425,7 +425,7 @@ def _damaged(core: Core, stream: str) -> Iterator[Damage]:
     seq = None
     while page := core.backend.events(core.space, stream, seq or 0, _EVENTS_PAGE):
         for stored in page:
-            if seq is not None and stored.seq != seq + 1:
+            if seq is not None and stored.seq != seq + 1 and not _trimmed(core, stream, seq + 1):
                 yield Damage(what, seq + 1, stored.seq - 1, "events are missing")
             seq = stored.seq
             try:
@@ -438,3 +438,9 @@ def _damaged(core: Core, stream: str) -> Iterator[Damage]:
         behind = name == stream and (seq or 0) < last
         if behind and not core.backend.events(core.space, stream, seq or 0, 1):
             yield Damage(what, (seq or 0) + 1, last, "events are missing")
+
+
+def _trimmed(core: Core, stream: str, seq: int) -> bool:
+    """Whether a stream begins after this seq: others may trim it while it is read."""
+    page = core.backend.events(core.space, stream, 0, 1)
+    return bool(page) and page[0].seq > seq

@@ -25,7 +25,9 @@ import msgspec
 
 from everthread.errors import EverthreadError, StateCorruptedError
 from everthread.maintenance.key_needs import count_keys
-from everthread.people.holds import SPACE, Holds
+from everthread.people.holds import Entry, Holds, Scope
+from everthread.people.kept import USER_VALUES, Carried, Stayed, carried, keep, put_back, stays
+from everthread.people.kept import drop as drop_kept
 from everthread.people.report import (
     IN_PROGRESS,
     LEFT,
@@ -33,6 +35,7 @@ from everthread.people.report import (
     ErasureReport,
     Finding,
     elsewhere_places,
+    held_places,
     nothing_known,
     unopened_places,
     unreachable_copies,
@@ -56,6 +59,7 @@ from everthread.stores.contract import (
     StaleCell,
     split_keys,
 )
+from everthread.threads.sealing import PEOPLE
 from everthread.threads.sync.thread import Thread
 from everthread.threads.twins import pause
 
@@ -100,8 +104,8 @@ def erase(
     only: Collection[bytes] | None = None,
 ) -> ErasureReport:
     """Erase a person, or finish an erasure of theirs; with ``only``, just what is under those of their keys.
-    If another call is erasing them, wait for its report. Raises :class:`LegalHoldError`; then nothing was
-    changed."""
+    If another call is erasing them, wait for its report. What a hold on some of their values covers stays.
+    Raises :class:`LegalHoldError` if a hold covers all; then nothing was changed."""
     keyring = core.vault.keyring
     before = key_ids = keyring.key_ids(subject)
     report = _finish_begun(core, subject, before, timeout_s, progress)
@@ -110,11 +114,17 @@ def erase(
         key_ids = keyring.key_ids(subject)
     chosen = [key_id for key_id in key_ids if only is None or key_id in only]
     if chosen:
-        Holds(core).begin_erasing(key_ids)
-        again = _note(core, subject, chosen)
+        held = Holds(core).begin_erasing(key_ids, around=only is None)
+        notes = Notes(token=keyring.token(subject))
+        if held is not None and held.scope is not None and held.hold is not None:
+            kept_under = keyring.rotate(subject)
+            Holds(core).follow(key_ids, kept_under)
+            notes = msgspec.structs.replace(
+                notes, kept_under=kept_under, scope=held.scope, reason=held.hold.reason
+            )
+        again = _note(core, subject, chosen, notes)
         report = _finish_begun(core, subject, chosen, timeout_s, progress) or report
         if again:
-            notes = Notes(token=keyring.token(subject))
             report = Erasure(core, _keys(core, again, NOTED), notes).run_phases(timeout_s, progress)
     if report is None and before:
         # Another call has erased them at the same time, and is done.
@@ -133,7 +143,7 @@ def erase(
     return report if report.signature else signed(core, report)
 
 
-def _note(core: Core, subject: str, key_ids: list[bytes]) -> list[bytes]:
+def _note(core: Core, subject: str, key_ids: list[bytes], notes: Notes) -> list[bytes]:
     """Note a person's keys in the ledger, except for those that another call has noted by now.
 
     Returns those that the ledger knows to be erased, and that the keyring has nevertheless: it is older.
@@ -143,7 +153,7 @@ def _note(core: Core, subject: str, key_ids: list[bytes]) -> list[bytes]:
     fresh = [key_id for key_id in key_ids if key_id not in known]
     if fresh:
         # With each of them: if one was noted by somebody else in between, the others are still known.
-        note = Notes(token=core.vault.keyring.token(subject)).pack()
+        note = notes.pack()
         keys = [msgspec.structs.replace(key, note=note) for key in _keys(core, fresh, NOTED)]
         core.backend.note_erasures(keys)
     core.vault.note_erased(key_ids)
@@ -210,8 +220,13 @@ def preview(core: Core, subject: str) -> ErasureReport:
         values, size = values + 1, size + len(data)
     for line in user_lines(core.backend, left):
         users += count_values(core, line)
-    hold = (Holds(core).look(alive)).hold
-    unopened = 0 if values or users else _unopened(core)
+    standing = Holds(core).look(alive)
+    hold: Entry | None = standing.hold
+    stayed: Stayed = ()
+    if hold is not None and standing.scope is not None and standing.scope.space == core.space:
+        stayed, hold = stays(core, alive, standing.scope), None
+        values, users = _without(values, stayed), users - dict(stayed).get(USER_VALUES, 0)
+    unopened = 0 if values or users or stayed else _unopened(core)
     others = elsewhere(core)
     return ErasureReport(
         erasure=begun[0].id if begun else "",
@@ -228,6 +243,7 @@ def preview(core: Core, subject: str) -> ErasureReport:
         places=(
             *unopened_places(url, unopened),
             *elsewhere_places(url, others.values, others.keys, "would be deleted"),
+            *held_places(url, stayed, standing.hold.reason if standing.hold else "", "would stay"),
         ),
         unreached=unreachable_copies(keyring.rotates_master),
         held=None if hold is None else hold.reason,
@@ -282,6 +298,9 @@ class Erasure:
         """Whether this keyring is the one to destroy the keys in: another one knows nothing of them."""
         if self._phase > NOTED:
             return True
+        if self.notes.scope is not None and self.notes.scope.space != self._core.space:
+            # What is held is in another namespace, and only a store that is open there can keep it.
+            return False
         known = [self._keyring.key(k) is not None or self._keyring.is_destroyed(k) for k in self.key_ids]
         return any(known)
 
@@ -323,6 +342,9 @@ class Erasure:
 
     def run_phases(self, timeout_s: float, progress: Progress | None = None) -> ErasureReport:
         """Go through the phases that are left, without a claim and whatever the ledger says by now."""
+        if self._phase == NOTED and self.notes.scope is not None:
+            _report_progress(progress, "keeping what is held")
+            self._keep_held(self.notes.scope)
         if self._phase <= DESTROYED and not self.notes.captured:
             self._capture()
         if self._phase == NOTED:
@@ -359,6 +381,12 @@ class Erasure:
         ]
         self._backend.note_erasures(noted)
         self._keys = noted
+
+    def _keep_held(self, scope: Scope) -> None:
+        """While the keys are there: nothing can be added under them any more, so this is all."""
+        self._core.vault.note_erased(self.key_ids)
+        stayed = keep(self._core, self.key_ids, scope, self.notes.kept_under)
+        self.notes = msgspec.structs.replace(self.notes, stayed=stayed)
 
     def _capture(self) -> None:
         """Note the keys, then what to search for afterwards and how much there is. Nothing can be added from
@@ -403,6 +431,7 @@ class Erasure:
         for line in user_lines(self._backend, self.key_ids):
             users += count_values(self._core, line)
             self._backend.delete(line)
+        drop_kept(self._core, self.key_ids)
         dropped = self._backend.drop_sealed(self.key_ids)
         self.notes = msgspec.structs.replace(
             self.notes, users=max(self.notes.users, users), values=max(self.notes.values, dropped)
@@ -431,9 +460,9 @@ class Erasure:
         report = msgspec.structs.replace(
             self._outline(waiting=purged.waiting),
             complete=complete,
-            sealed_values=notes.values,
+            sealed_values=_without(notes.values, notes.stayed),
             sealed_bytes=notes.size,
-            user_values=notes.users,
+            user_values=self._users_gone,
             survivors=notes.survivors,
             master_rotated=notes.rotated,
             needles=len(notes.pieces) + len(notes.traces),
@@ -472,19 +501,29 @@ class Erasure:
             Finding(
                 where, "surviving keys", notes.survivors, "wrapped anew" if destroyed else "left as they were"
             ),
-            Finding(url, "sealed values", notes.values, "deleted"),
-            Finding(url, "user values", notes.users, "deleted"),
+            Finding(url, "sealed values", _without(notes.values, notes.stayed), "deleted"),
+            Finding(url, "user values", self._users_gone, "deleted"),
+            *held_places(url, notes.stayed, notes.reason, "kept"),
             *(Finding(url, what, 1, "done") for what in self._purged.done),
             *(Finding(path, "bytes", size, "looked through") for path, size in self._found.looked),
             *(Finding(path, "pieces of sealed bytes or keys", n, LEFT) for path, n in self._found.hits),
         )
 
+    @property
+    def _users_gone(self) -> int:
+        return max(self.notes.users - dict(self.notes.stayed).get(USER_VALUES, 0), 0)
+
     def _keep(self, report: bytes) -> None:
         name, now_us = REPORTS + self.id, self._core.runtime.now_us()
-        cell = self._backend.cell(SPACE, name, now_us)
+        cell = self._backend.cell(PEOPLE, name, now_us)
         with suppress(StaleCell):
             revision = cell.revision if cell is not None else 0
-            self._backend.swap(SPACE, name, revision, report, now_us)
+            self._backend.swap(PEOPLE, name, revision, report, now_us)
+
+
+def _without(values: int, stayed: Stayed) -> int:
+    """How many of so many values went."""
+    return max(values - sum(count for _, count in stayed), 0)
 
 
 def _notes_of(keys: Sequence[ErasedKey]) -> Notes:
@@ -494,7 +533,7 @@ def _notes_of(keys: Sequence[ErasedKey]) -> Notes:
 
 def kept_report(core: Core, erasure: str) -> ErasureReport | None:
     """The report of an erasure that somebody has finished; ``None`` if it isn't there, or damaged."""
-    cell = core.backend.cell(SPACE, REPORTS + erasure, core.runtime.now_us())
+    cell = core.backend.cell(PEOPLE, REPORTS + erasure, core.runtime.now_us())
     try:
         return None if cell is None else msgspec.json.decode(cell.value, type=ErasureReport)
     except msgspec.MsgspecError:
@@ -587,31 +626,37 @@ class CarriedOver(NamedTuple):
     receipts: list[tuple[str, bytes]]
     #: The erasures that weren't finished.
     unfinished: set[bytes]
+    #: What holds keep of persons who were erased otherwise.
+    kept: list[Carried]
 
 
 def before_restoring(core: Core) -> CarriedOver:
     """What must outlive a restored backup. Nothing, of what is damaged."""
-    carried = CarriedOver([], [], set())
+    over = CarriedOver([], [], set(), [])
     with suppress(EverthreadError):
-        carried.holds.extend(Holds(core).in_force())
+        over.holds.extend(Holds(core).in_force())
     with suppress(EverthreadError):
-        carried.receipts.extend(_receipts(core))
+        over.receipts.extend(_receipts(core))
     with suppress(EverthreadError):
-        carried.unfinished.update(key.erasure for key in core.backend.erasures(True))
-    return carried
+        over.unfinished.update(key.erasure for key in core.backend.erasures(True))
+    with suppress(EverthreadError):
+        over.kept.append(carried(core))
+    return over
 
 
-def after_restoring(core: Core, carried: CarriedOver) -> int:
+def after_restoring(core: Core, over: CarriedOver) -> int:
     """Put the holds back, let nobody come back who was erased, and keep the receipts of before. How many
     erasures the backup had to be held to."""
-    Holds(core).put_back(carried.holds)
+    Holds(core).put_back(over.holds)
     known = {key.erasure for key in core.backend.erasures()}
-    again = {key.erasure for key in core.backend.erasures(True)} - carried.unfinished
+    again = {key.erasure for key in core.backend.erasures(True)} - over.unfinished
     settle(core)
+    for kept in over.kept:
+        put_back(core, kept)
     again |= {key.erasure for key in core.backend.erasures()} - known
     now = dict(_receipts(core))
     # First receipts come before the newest ones of the same erasure.
-    for name, value in reversed(carried.receipts):
+    for name, value in reversed(over.receipts):
         place = name if name not in now or name.endswith(_FIRST) else f"{name}{_FIRST}"
         if value not in now.values() and place not in now:
             Holds(core).put_back([(place, value)])
@@ -683,12 +728,12 @@ class Claim:
         return taken
 
     def _cell(self) -> Cell | None:
-        return self._core.backend.cell(SPACE, self._name, self._core.runtime.now_us())
+        return self._core.backend.cell(PEOPLE, self._name, self._core.runtime.now_us())
 
     def _swap(self, cell: Cell | None, value: bytes | None) -> bool:
         revision, now_us = cell.revision if cell is not None else 0, self._core.runtime.now_us()
         try:
-            self._core.backend.swap(SPACE, self._name, revision, value, now_us, False)
+            self._core.backend.swap(PEOPLE, self._name, revision, value, now_us, False)
         except StaleCell:
             return False
         return True
@@ -722,6 +767,11 @@ class Notes(msgspec.Struct, frozen=True, kw_only=True):
     rotated: bool = False
     pieces: tuple[bytes, ...] = ()
     traces: tuple[bytes, ...] = ()
+    #: What a hold covers, why, under which new key it is kept, and what that came to: places with counts.
+    scope: Scope | None = None
+    reason: str = ""
+    kept_under: bytes = b""
+    stayed: Stayed = ()
 
     def pack(self) -> bytes:
         kept = msgspec.structs.replace(self, pieces=tuple(evenly_chosen(self.pieces, KEPT_SAMPLES_MAX)))
@@ -813,14 +863,14 @@ def reports(core: Core) -> list[ErasureReport]:
     try:
         found = [msgspec.json.decode(value, type=ErasureReport) for _, value in _receipts(core)]
     except msgspec.MsgspecError as error:
-        raise StateCorruptedError("the report of an erasure is damaged", where=SPACE) from error
+        raise StateCorruptedError("the report of an erasure is damaged", where=PEOPLE) from error
     return sorted(found, key=lambda report: (report.noted_us, report.ended_us))
 
 
 def _receipts(core: Core) -> list[tuple[str, bytes]]:
     found: list[tuple[str, bytes]] = []
     after: str | None = None
-    while page := core.backend.cells(SPACE, REPORTS, after, _REPORTS_PAGE):
+    while page := core.backend.cells(PEOPLE, REPORTS, after, _REPORTS_PAGE):
         found += [(name, cell.value) for name, cell in page]
         after = page[-1][0]
     return found

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from everthread.arguments import check_name
+from everthread.arguments import check_name, check_several
 from everthread.codec.seal import ID_BYTES
 from everthread.errors import (
     ErasedError,
@@ -17,15 +18,16 @@ from everthread.errors import (
     StateCorruptedError,
 )
 from everthread.stores.contract import Cell, StaleCell
+from everthread.threads.sealing import PEOPLE
 
 if TYPE_CHECKING:
     from everthread.threads.sync.core import Core
 
-#: Where cells about persons are: for the whole store, in no namespace that a public name reaches.
-SPACE = "\0people"
 _PREFIX = "person/"
+#: One name, or several.
+Names = str | Sequence[str] | None
 HELD, FREE, ERASING = "held", "free", "erasing"
-REFUSED, RELEASED = "refused", "released"
+REFUSED, RELEASED, ERASED_AROUND = "refused", "released", "erased around it"
 _REASON_CHARS_MAX = 1_000
 _ELSEWHERE = "placed through another store on the same keyring"
 #: As many entries of the trail are kept, the newest ones and the first.
@@ -45,6 +47,26 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     reason: str = ""
 
 
+class Scope(msgspec.Struct, frozen=True, array_like=True):
+    """What a hold covers of a person, if not all: threads of a namespace whose names begin so, with all that
+    is kept beside them, and values of the user store by key."""
+
+    space: str
+    threads: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+
+    def covers(self, thread: str) -> bool:
+        return thread.startswith(self.threads)
+
+    def joined(self, other: Scope) -> Scope:
+        threads, keys = {*self.threads, *other.threads}, {*self.keys, *other.keys}
+        return Scope(self.space, tuple(sorted(threads)), tuple(sorted(keys)))
+
+    def __str__(self) -> str:
+        parts = [f"threads {prefix}…" for prefix in self.threads] + [f"the user value {k}" for k in self.keys]
+        return ", ".join(parts)
+
+
 class Standing(msgspec.Struct, frozen=True):
     """How it stands with one person, known by one of their keys."""
 
@@ -52,6 +74,8 @@ class Standing(msgspec.Struct, frozen=True):
     trail: tuple[Entry, ...] = ()
     #: By what the keyring knows the hold of this store, so that other stores on it hear of it.
     mark: bytes = b""
+    #: What of theirs is held; all if there is none.
+    scope: Scope | None = None
 
     @property
     def hold(self) -> Entry | None:
@@ -72,19 +96,23 @@ class Standing(msgspec.Struct, frozen=True):
 
     def after(self, state: str, entry: Entry) -> Standing:
         kept = (*self.trail[:1], *self.trail[1:][-_TRAIL_MAX:])
-        return Standing(state, (*kept, entry), self.mark)
+        return Standing(state, (*kept, entry), self.mark, self.scope)
 
 
 class LegalHold(msgspec.Struct, frozen=True, kw_only=True):
     """A hold in force. It names nobody: ``key_id`` is that of one of the person's keys, as in reports of
     erasures. ``refused`` is how often an erasure was refused since, as far as that is kept. ``elsewhere``: it
-    was placed through another store on the same keyring, which knows the reason and since when."""
+    was placed through another store on the same keyring, which knows the reason and since when. ``threads``
+    and ``keys`` are what it covers, names that threads begin with and keys of user values; without either it
+    covers all of the person's values."""
 
     key_id: str
     reason: str = ""
     since_us: int | None = None
     refused: int = 0
     elsewhere: bool = False
+    threads: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
 
     @property
     def since(self) -> datetime.datetime | None:
@@ -98,8 +126,9 @@ class Holds:
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    def place(self, subject: str, reason: str) -> None:
-        """Hold somebody's data. Raises :class:`ErasedError` if it is being erased already."""
+    def place(self, subject: str, reason: str, threads: Names = None, keys: Names = None) -> None:
+        """Hold somebody's data, or some of it. Raises :class:`ErasedError` if it is being erased already."""
+        scope = self._scope(threads, keys)
         if not _is_reason(reason) or not reason.strip():
             raise InvalidValueError(
                 f"a legal hold needs a reason, of at most {_REASON_CHARS_MAX:,} characters", path="reason"
@@ -118,12 +147,24 @@ class Holds:
             if found.state == ERASING and (noted or self._entry(HELD).at_us - begun_us < _BEGUN_US):
                 raise ErasedError("it is too late for a hold: this person is being erased")
             mark = found.mark or fresh
-            return msgspec.structs.replace(found.after(HELD, self._entry(HELD, reason)), mark=mark)
+            covered = scope if found.state != HELD else _joined(found.scope, scope)
+            held = found.after(HELD, self._entry(HELD, reason))
+            return msgspec.structs.replace(held, mark=mark, scope=covered)
 
         self._change(key_id, decide)
         # Here first: whoever dies in between has placed a hold that others don't know of, and can release it.
         if not self._core.vault.keyring.set_hold(key_id, mark, on=True):
             raise ErasedError("it is too late for a hold: this person was erased through another store")
+
+    def _scope(self, threads: Names, keys: Names) -> Scope | None:
+        chosen = [_names(threads, "threads"), _names(keys, "keys")]
+        if threads is None and keys is None:
+            return None
+        if not any(chosen):
+            raise InvalidValueError(
+                "a hold on nothing keeps nothing: name threads= or keys=, or leave both out", path="threads"
+            )
+        return Scope(self._core.space, *chosen)
 
     def release(self, subject: str, reason: str = "", *, everywhere: bool = False) -> None:
         """End the hold of this store, or of all. Raises :class:`InvalidStateError` if there is none."""
@@ -141,13 +182,15 @@ class Holds:
 
         def decide(found: Standing) -> Standing:
             freed = found.after(FREE, self._entry(RELEASED, reason))
-            return msgspec.structs.replace(freed, mark=b"")
+            return msgspec.structs.replace(freed, mark=b"", scope=None)
 
         # There first: whoever dies in between can release it once more.
         for mark in marks if everywhere else marks & {own.mark}:
             for key_id in key_ids:
                 keyring.set_hold(key_id, mark, on=False)
-        self._change(at, decide)
+        # An erasure that was cut short may have left it under several keys.
+        for key_id in dict.fromkeys((at, *(k for k in key_ids if self._standing(k).state == HELD))):
+            self._change(key_id, decide)
 
     def look(self, key_ids: list[bytes]) -> Standing:
         """How it stands with whoever has these keys, here and in other stores on the same keyring."""
@@ -169,19 +212,43 @@ class Holds:
     def _found(self, key_ids: list[bytes]) -> tuple[bytes, Standing]:
         """Under which of somebody's keys it is kept how they stand in this store, and what that is. Any may
         be it: keys that come in with an archive stand before those that were here."""
-        now_us = self._core.runtime.now_us()
-        found = [(k, _read(self._core.backend.cell(SPACE, _name(k), now_us))) for k in key_ids]
+        found = [(k, self._standing(k)) for k in key_ids]
         return max(found, key=lambda each: each[1].weight, default=(b"", Standing()))
 
-    def begin_erasing(self, key_ids: list[bytes]) -> None:
-        """From now on it is too late for a hold. Raises :class:`LegalHoldError`; the attempt is recorded."""
+    def _standing(self, key_id: bytes) -> Standing:
+        return _read(self._core.backend.cell(PEOPLE, _name(key_id), self._core.runtime.now_us()))
+
+    def follow(self, key_ids: list[bytes], key_id: bytes) -> None:
+        """Let the hold on whoever has these keys go on under their new one."""
+        _, own = self._found(key_ids)
+        self._change(key_id, lambda found: own)
+        self._core.vault.keyring.set_hold(key_id, own.mark, on=True)
+        # The new one first: whoever dies in between has it twice, and not at all never.
+        for old in key_ids:
+            if self._standing(old).state == HELD:
+                self._change(
+                    old, lambda found: msgspec.structs.replace(found, state=FREE, mark=b"", scope=None)
+                )
+
+    def begin_erasing(self, key_ids: list[bytes], *, around: bool = False) -> Standing | None:
+        """From now on it is too late for a hold. Raises :class:`LegalHoldError`; the attempt is recorded.
+
+        With ``around`` a hold on some of their values of this namespace doesn't refuse: it is given back.
+        """
         refused: list[Entry] = []
-        elsewhere = bool(self._core.vault.keyring.holds(key_ids))
+        kept: list[Standing] = []
+        marks = self._core.vault.keyring.holds(key_ids)
+        elsewhere = bool(marks)
 
         def decide(found: Standing) -> Standing:
             refused.clear()
+            kept.clear()
             hold = found.hold
             if hold is not None:
+                scope = found.scope
+                if around and scope is not None and scope.space == self._core.space and marks <= {found.mark}:
+                    kept.append(found)
+                    return found.after(HELD, self._entry(ERASED_AROUND))
                 refused.append(hold)
                 return found.after(HELD, self._entry(REFUSED))
             if elsewhere:
@@ -198,6 +265,11 @@ class Holds:
                 reason=hold.reason,
                 since_us=hold.at_us,
             )
+        return kept[0] if kept else None
+
+    def standings(self) -> list[tuple[bytes, Standing]]:
+        """Whoever is held, by one of their keys."""
+        return [(bytes.fromhex(n.removeprefix(_PREFIX)), _decoded(value)) for n, value in self.in_force()]
 
     def all(self, subject: str | None = None) -> list[LegalHold]:
         """The holds in force, those of this store first, the oldest first; of one person, or of all."""
@@ -205,16 +277,22 @@ class Holds:
         wanted = None if subject is None else set(keyring.key_ids(check_name(subject, "subject")))
         own: list[LegalHold] = []
         marks: set[bytes] = set()
-        for name, value in self.in_force():
-            key_id, standing = bytes.fromhex(name.removeprefix(_PREFIX)), _decoded(value)
+        for key_id, standing in self.standings():
             marks.add(standing.mark)
             hold = standing.hold
             if hold is None or (wanted is not None and key_id not in wanted):
                 continue
             refused = sum(e.what == REFUSED and e.at_us >= hold.at_us for e in standing.trail)
-            own.append(
-                LegalHold(key_id=key_id.hex(), reason=hold.reason, since_us=hold.at_us, refused=refused)
+            scope = standing.scope or Scope("")
+            told = LegalHold(
+                key_id=key_id.hex(),
+                reason=hold.reason,
+                since_us=hold.at_us,
+                refused=refused,
+                threads=scope.threads,
+                keys=scope.keys,
             )
+            own.append(told)
         keys = keyring.held() if wanted is None else wanted
         # One look at all of them first: mostly no other store holds anybody.
         others = [
@@ -228,7 +306,7 @@ class Holds:
         """The cells of all holds, to be put back after a backup was restored."""
         found: list[tuple[str, bytes]] = []
         after: str | None = None
-        while page := self._core.backend.cells(SPACE, _PREFIX, after, _PAGE):
+        while page := self._core.backend.cells(PEOPLE, _PREFIX, after, _PAGE):
             found += [(name, cell.value) for name, cell in page if _read(cell).state == HELD]
             after = page[-1][0]
         return found
@@ -243,19 +321,38 @@ class Holds:
 
     def _swap(self, name: str, value_of: Any) -> None:
         backend, now_us = self._core.backend, self._core.runtime.now_us()
-        cell = backend.cell(SPACE, name, now_us)
+        cell = backend.cell(PEOPLE, name, now_us)
         while True:
             value = value_of(cell)
             if cell is not None and cell.value == value:
                 return
             try:
-                backend.swap(SPACE, name, cell.revision if cell is not None else 0, value, now_us)
+                backend.swap(PEOPLE, name, cell.revision if cell is not None else 0, value, now_us)
                 return
             except StaleCell as stale:
                 cell = stale.actual
 
     def _entry(self, what: str, reason: str = "") -> Entry:
         return Entry(self._core.runtime.now_us(), what, reason)
+
+
+def _names(given: Names, what: str) -> tuple[str, ...]:
+    """The names in an argument that is one, several, or none."""
+    several = [given] if isinstance(given, str) else [] if given is None else given
+    check_several(several, what, "names")
+    return tuple(sorted({check_name(each, what) for each in several}))
+
+
+def _joined(known: Scope | None, more: Scope | None) -> Scope | None:
+    """What two holds cover together."""
+    if known is None or more is None:
+        return None
+    if known.space != more.space:
+        raise InvalidStateError(
+            f"values of this person in the namespace {known.space!r} are held already; release that "
+            "hold first, or hold all of the person's values"
+        )
+    return known.joined(more)
 
 
 def _name(key_id: bytes) -> str:
@@ -278,5 +375,5 @@ def _decoded(value: bytes) -> Standing:
         return msgspec.msgpack.decode(value, type=Standing)
     except msgspec.MsgspecError as error:
         raise StateCorruptedError(
-            "what is known of a legal hold on this person's data is damaged; nothing was erased", where=SPACE
+            "what is known of a legal hold on this person's data is damaged; nothing was erased", where=PEOPLE
         ) from error

@@ -32,6 +32,7 @@ LEFT = "left"
 #: What a place is called where whose something is can't be told.
 _UNOPENED = "sealed values under keys that aren't in this keyring"
 _ELSEWHERE = "values of persons who were erased through another store"
+_HELD = "held values"
 _ELSEWHERE_KEYS = "keys of persons who were erased through another store"
 #: What a place is called where there is one of it.
 _ONE = {
@@ -39,6 +40,7 @@ _ONE = {
     "surviving keys": "surviving key",
     "sealed values": "sealed value",
     "user values": "user value",
+    _HELD: "held value",
     "bytes": "byte",
     "pieces of sealed bytes or keys": "piece of sealed bytes or keys",
     _UNOPENED: "sealed value under a key that isn't in this keyring",
@@ -61,6 +63,12 @@ def elsewhere_places(url: str, values: int, keys: int, outcome: str) -> tuple[Fi
         Finding(url, _ELSEWHERE, values, outcome),
         Finding(url, _ELSEWHERE_KEYS, keys, "destroyed before"),
     )
+
+
+def held_places(url: str, stayed: Sequence[tuple[str, int]], reason: str, verb: str) -> tuple[Finding, ...]:
+    """What a legal hold keeps, by thread."""
+    outcome = f"{verb} under a legal hold ({reason})"
+    return tuple(Finding(f"{url}, {where}", _HELD, count, outcome) for where, count in stayed)
 
 
 def nothing_known(url: str, keyring: str, unnamed: Sequence[ErasureReport]) -> ErasureReport:
@@ -144,6 +152,12 @@ class ErasureReport(msgspec.Struct, frozen=True, kw_only=True):
         With ``dry_run`` how many would be, whoever is erased."""
         return self._count(_ELSEWHERE)
 
+    @property
+    def stayed(self) -> int:
+        """How many values stay because a legal hold covers them and not the others; ``places`` says where,
+        and why."""
+        return self._count(_HELD)
+
     def _count(self, what: str) -> int:
         return sum(place.count for place in self.places if place.what == what)
 
@@ -208,14 +222,20 @@ class ErasureReport(msgspec.Struct, frozen=True, kw_only=True):
             return f"the erasure of {keys} isn't finished{waiting}"
         if self.residues:
             return f"erased {found}, but bytes of the person were found in {counted(self.residues, 'place')}"
-        return f"erased {found}{waiting}"
+        return f"erased {found}{self._held()}{waiting}"
 
     def _plan(self, found: str) -> str:
         if not self.key_ids and not self.elsewhere:
             return self._unknown()
         verb = "would go on with an erasure that was cut short:" if self.erasure else "would erase"
         text = f"{verb} {found}" if self.key_ids else "nothing is known of this person here by name"
-        return text + self._also() + (f"; held: {self.held}" if self.held else "")
+        return text + self._held() + self._also() + (f"; held: {self.held}" if self.held else "")
+
+    def _held(self) -> str:
+        if not self.stayed:
+            return ""
+        stays = "would stay" if self.dry_run else "stayed"
+        return f"; {counted(self.stayed, 'value')} {stays} under a legal hold"
 
     def _also(self) -> str:
         """What goes with whoever is erased."""

@@ -6,7 +6,7 @@ import base64
 import datetime
 import functools
 import re
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Concatenate, NamedTuple, ParamSpec, Self, TypeVar
 
@@ -333,6 +333,11 @@ class _Keys(Needle):
                 yield path, node
         elif type(node) is Tagged and self.within(node.data):
             yield from self.sealed(decode(node.data), path)
+
+
+def keys_needle(key_ids: Collection[bytes]) -> _Keys:
+    """Looks for what is sealed under these keys."""
+    return _Keys(list(key_ids))
 
 
 class _Found(NamedTuple):

@@ -461,6 +461,8 @@ class _Salvage:
                     batch = []
             if batch:
                 self._backend.emit(stream.space, stream.name, batch)
+            # What stands for events that were trimmed goes again: it was there only for the seqs.
+            self._backend.trim_stream(stream.space, stream.name, stream.first - 1)
         return kept, lost
 
 

@@ -21,6 +21,7 @@ from everthread.limits import DEFAULT_LIMITS
 from everthread.salvager.reader import DamagedLines, Piece, PrunedItems, Strand, lost_item
 from everthread.stores.contract import (
     DELTA,
+    EVENT_SEQ_MAX,
     NO_TAGS,
     REWIND,
     Backend,
@@ -82,7 +83,7 @@ class Target:
                 count += self._carry(batch)
                 batch, size = {}, 0
         count += self._carry(batch)
-        self.backend.drop_stream(*_CARRIER)
+        self.backend.trim_stream(*_CARRIER, EVENT_SEQ_MAX)
         return count
 
     def _carry(self, batch: Mapping[bytes, SealedRow]) -> int:

@@ -154,11 +154,18 @@ def holding_run(lease: Lease | None) -> str:
 
 
 def run_status(stored: Mapping[str, Any], lease: Lease | None) -> Status:
-    """Of a stored run. One without an end whose lease is gone, or expired, has crashed."""
+    """Of a stored run. One without an end whose lease is gone, or expired, has crashed; one that its caller
+    named belongs to no process that could: another run has superseded it."""
     if stored.get("ended_us") is None and not is_held_by(lease, stored.get("run_id")):
-        return "crashed"
+        return "superseded" if lease is not None and is_superseded(stored, lease.holder) else "crashed"
     status = stored.get("status")
     return status if status in STATUSES else "crashed"
+
+
+def is_superseded(stored: Mapping[str, Any], holder: Holder) -> bool:
+    """Whether a run was one that its caller named, and whose place this holder, or one before it, has
+    taken."""
+    return any(name == stored.get("run_id") for name, _ in holder.past)
 
 
 def is_held_by(lease: Lease | None, run_id: Any) -> bool:
@@ -172,7 +179,11 @@ def stored_total(stored: Mapping[str, Any]) -> Total:
     return Total(turns if type(turns) is int else 0, usage_of(stored.get(USAGE)))
 
 
-def closed_run(run: Mapping[str, Any], now_us: int) -> dict[str, Any]:
-    """A run as its successor puts it away: one without an end has crashed, and stays without one."""
+def closed_run(run: Mapping[str, Any], holder: Holder, now_us: int) -> dict[str, Any]:
+    """A run as its successor, which holds the lease, puts it away: one without an end has crashed or was
+    superseded, and stays without one."""
     record = {name: value for name, value in run.items() if name != "user"}
-    return record if run.get("ended_us") is not None else {**record, "status": "crashed", "found_us": now_us}
+    if run.get("ended_us") is not None:
+        return record
+    status = "superseded" if is_superseded(run, holder) else "crashed"
+    return {**record, "status": status, "found_us": now_us}

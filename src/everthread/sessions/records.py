@@ -16,14 +16,20 @@ from everthread.errors import EverthreadError
 from everthread.sessions.usage import Usage
 from everthread.values import Erased, Personal
 
-#: ``crashed`` and ``unknown`` are derived by the reader: the run said nothing of its end, or what it
-#: said can't be read because its journal is damaged.
-Status = Literal["running", "waiting_for_input", "completed", "failed", "cancelled", "crashed", "unknown"]
+#: ``crashed``, ``superseded`` and ``unknown`` are derived by the reader: the run said nothing of its end,
+# another
+#: run took the place of one that its caller named, or what it said can't be read because its journal is
+# damaged.
+Status = Literal[
+    "running", "waiting_for_input", "completed", "failed", "cancelled", "crashed", "superseded", "unknown"
+]
 Reason = Literal["completed", "max_turns", "waiting_for_input", "failed", "cancelled"]
 STATUSES: Final = ("running", "waiting_for_input", "completed", "failed", "cancelled")
 REASONS: Final = ("completed", "max_turns", "waiting_for_input", "failed", "cancelled")
 #: Nothing more comes from a run with one of these.
-TERMINAL: Final = frozenset({"completed", "failed", "cancelled", "crashed", "unknown"})
+TERMINAL: Final = frozenset({"completed", "failed", "cancelled", "crashed", "superseded", "unknown"})
+#: What isn't recorded by the run itself.
+DERIVED: Final = frozenset({"crashed", "superseded", "unknown"})
 #: How a run that ended for this reason stands. A run that used up its turns has failed.
 STATUS_OF: Final[dict[str, Status]] = {
     "completed": "completed",
@@ -36,7 +42,8 @@ STATUS_OF: Final[dict[str, Status]] = {
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One run. ``reason`` and ``ended_us`` are ``None`` for one that goes on, or that died: then ``status``
-    is ``crashed``, which its successor found out. ``turn`` is the turn it was in, 0 between turns."""
+    is ``crashed``, or ``superseded`` if its caller named it, which its successor found out. ``turn`` is the
+    turn it was in, 0 between turns."""
 
     id: str
     number: int
@@ -206,7 +213,7 @@ def run_of(stored: Mapping[str, Any]) -> RunRecord:
     return RunRecord(
         id=_text(stored, "run_id"),
         number=_whole(stored, "number"),
-        status=status if status in STATUSES or status == "unknown" else "crashed",
+        status=status if status in STATUSES or status in DERIVED else "crashed",
         started_us=_whole(stored, "started_us"),
         ended_us=_whole_or_none(stored, "ended_us"),
         reason=reason if reason in REASONS else None,

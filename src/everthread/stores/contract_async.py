@@ -203,7 +203,7 @@ class AsyncBackend(Protocol):
 
         Any number of writers at once: each waits its turn, none conflicts. Seqs have no gaps and follow
         the order of the commits, so that whoever reads on from a seq misses nothing. They begin with 1 and
-        never repeat: a stream that was dropped goes on with the next one. Raises ``LimitError``
+        never repeat: a stream that was trimmed goes on with the next one. Raises ``LimitError``
         beyond :data:`EVENT_SEQ_MAX`.
         """
 
@@ -230,8 +230,10 @@ class AsyncBackend(Protocol):
         """Streams that hold events, with their last seq, by name in code point order, from the first name
         > ``after`` that has the prefix."""
 
-    async def drop_stream(self, space: str, stream: str) -> bool:
-        """Remove all events of a stream. False if it holds none."""
+    async def trim_stream(self, space: str, stream: str, up_to: int) -> int:
+        """Remove the events of a stream up to this seq, oldest first; how many there were. Those that come
+        later go on with the next seq, also where none is left. Whoever dies in between has removed some of
+        them."""
 
     async def rewrite_events(self, space: str, stream: str, bodies: Mapping[int, bytes]) -> int:
         """Put other bodies in the place of those of events, by seq, all at once, durably; how many of them

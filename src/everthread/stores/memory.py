@@ -227,9 +227,13 @@ class _Stream:
         self.peaks.append(peak)
         self.events.append(StoredEvent(self.last + 1, event.at_us, event.type, event.agent, event.body))
 
-    def drop(self) -> None:
-        self.dropped = self.last
-        self.events, self.peaks, self.late_us = [], [], 0
+    def trim(self, up_to: int) -> int:
+        count = min(max(up_to - self.dropped, 0), len(self.events))
+        self.dropped += count
+        del self.events[:count], self.peaks[:count]
+        if not self.events:
+            self.late_us = 0
+        return count
 
     def between(self, after: int, since_us: int | None, until_us: int | None) -> range:
         """The indices of what may lie between these times: nothing outside does."""
@@ -354,14 +358,11 @@ class MemoryCells:
             names = _listed(filled, space, prefix, after)[:limit]
             return [(name, filled[space, name].last) for name in names]
 
-    def drop_stream(self, space: str, stream: str) -> bool:
+    def trim_stream(self, space: str, stream: str, up_to: int) -> int:
         with self._lock:
             self._check()
             found = self._streams.get((space, stream))
-            if found is None or not found.events:
-                return False
-            found.drop()
-            return True
+            return 0 if found is None else found.trim(up_to)
 
     def rewrite_events(self, space: str, stream: str, bodies: Mapping[int, bytes]) -> int:
         with self._lock:

@@ -172,8 +172,8 @@ class Offloaded(Offload):
     async def streams(self, space: str, prefix: str, after: str | None, limit: int) -> list[tuple[str, int]]:
         return await self._readers.run(self.blocking.streams, space, prefix, after, limit)
 
-    async def drop_stream(self, space: str, stream: str) -> bool:
-        return await self._writer.run(self.blocking.drop_stream, space, stream)
+    async def trim_stream(self, space: str, stream: str, up_to: int) -> int:
+        return await self._writer.run(self.blocking.trim_stream, space, stream, up_to)
 
     async def rewrite_events(self, space: str, stream: str, bodies: Mapping[int, bytes]) -> int:
         return await self._writer.run(self.blocking.rewrite_events, space, stream, bodies)

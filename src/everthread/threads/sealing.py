@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from everthread.codec.lowering import pack
 from everthread.codec.seal import (
@@ -20,9 +22,9 @@ from everthread.codec.seal import (
 )
 from everthread.codec.types import Code
 from everthread.codec.values import Open, decode, decode_plain, encode, lift, lower, same
-from everthread.errors import ErasedError, InvalidValueError, KeyringError, SealError
+from everthread.errors import ErasedError, InvalidValueError, KeyringError, SealError, StateCorruptedError
 from everthread.limits import Limits
-from everthread.stores.contract import ErasedKey, split_keys
+from everthread.stores.contract import Cell, ErasedKey, split_keys
 from everthread.stores.urls import kind_of
 from everthread.values import Erased, Personal, Tagged
 
@@ -31,6 +33,12 @@ if TYPE_CHECKING:
 
 #: What stands before a text, at most, when it is encoded.
 _TEXT_HEAD_BYTES = 5
+
+#: Where cells about persons are: for the whole store, in no namespace that a public name reaches.
+PEOPLE = "\0people"
+#: The cells of values that a legal hold keeps begin with this; the id of the value in history follows.
+KEPT = "kept/"
+_KEPT_PAGE = 1_000
 
 #: (value id, the key ids one after another, sealed bytes): what a store keeps out of line.
 SealedRow = tuple[bytes, bytes, bytes]
@@ -109,6 +117,26 @@ class _Origin:
         return row[2] if row is not None and row[2] else self._vault.fetch(reference)
 
 
+class Kept(NamedTuple):
+    """What stands for a value of a destroyed key that a legal hold keeps: in which thread, and under which
+    keys."""
+
+    thread: str
+    tagged: Tagged
+
+
+def pack_kept(kept: Kept) -> bytes:
+    return msgspec.msgpack.encode([kept.thread, kept.tagged.data])
+
+
+def _read_kept(value: bytes) -> Kept:
+    try:
+        thread, data = msgspec.msgpack.decode(value, type=tuple[str, bytes])
+    except msgspec.MsgspecError as error:
+        raise StateCorruptedError("the place of a held value is damaged", where=PEOPLE) from error
+    return Kept(thread, Tagged(Code.SEALED, data))
+
+
 class Vault:
     """Seals under the keys of a keyring, which is opened when the first personal value comes by.
 
@@ -120,6 +148,7 @@ class Vault:
         self,
         read_sealed: Callable[[Iterable[bytes]], Mapping[bytes, bytes]],
         read_ledger: Callable[[], Iterable[ErasedKey]],
+        read_cells: Callable[[str, str, str | None, int], list[tuple[str, Cell]]],
         identity: Callable[[], str],
         url: str,
         keyring: Any,
@@ -131,6 +160,9 @@ class Vault:
         self._read_sealed = read_sealed
         self._read_ledger = read_ledger
         self._erased: set[bytes] | None = None
+        self._read_cells = read_cells
+        #: The epoch of the keyring when it was read, and what is kept by the id of a value.
+        self._kept: tuple[int, dict[bytes, Kept]] | None = None
         self._identity = identity
         self._url = url
         self._given = keyring
@@ -171,6 +203,33 @@ class Vault:
     def forget_ledger(self) -> None:
         """The store has another content now: its ledger is read again."""
         self._erased = None
+        self._kept = None
+
+    def kept(self) -> Mapping[bytes, Kept]:
+        """What legal holds keep of persons whose keys were destroyed, by the id that a value has in history.
+        Read again whenever keys were destroyed: only then something is kept."""
+        epoch = self.keyring.epoch
+        if self._kept is None or self._kept[0] != epoch:
+            found: dict[bytes, Kept] = {}
+            after: str | None = None
+            while page := self._read_cells(PEOPLE, KEPT, after, _KEPT_PAGE):
+                for name, cell in page:
+                    found[bytes.fromhex(name.removeprefix(KEPT))] = _read_kept(cell.value)
+                after = page[-1][0]
+            self._kept = epoch, found
+        return self._kept[1]
+
+    def forget_kept(self) -> None:
+        """What is kept is read again."""
+        self._kept = None
+
+    def _stands_for(self, value_id: bytes) -> Tagged | None:
+        """What is kept of a value whose keys were destroyed."""
+        with suppress(KeyringError):
+            found = self.kept().get(value_id)
+            if found is not None and not self._is_closed(read_reference(found.tagged).key_ids):
+                return found.tagged
+        return None
 
     def is_erased(self, key_ids: Iterable[bytes]) -> bool:
         """Whether any of these keys was destroyed, or its time is over. A keyring that can't be used doesn't
@@ -268,10 +327,19 @@ class Vault:
                 "something in a personal value can't be stored; what it is, and where, isn't told here",
                 path="a personal value",
             ) from None
-        return self._put(inner, list(found.values()), pending)
+        return self._put(encode(inner, self._limits), list(found.values()), pending)
 
-    def _put(self, inner: Any, keys: list[SubjectKey], pending: dict[bytes, SealedRow]) -> Tagged:
-        plain = encode(inner, self._limits)
+    def reseal(
+        self, tagged: Tagged, gone: Collection[bytes], key: SubjectKey, pending: dict[bytes, SealedRow]
+    ) -> Tagged:
+        """The same value with ``key`` in the place of the keys that are ``gone``: only for who is about to
+        destroy these. Raises :class:`SealError`."""
+        reference = read_reference(tagged)
+        plain = open_sealed(self.fetch(reference), reference, self._keys(reference), self.tenant)
+        others = [each for each in self._keys(reference) if each.key_id not in gone]
+        return self._put(plain, [*others, key], pending)
+
+    def _put(self, plain: bytes, keys: list[SubjectKey], pending: dict[bytes, SealedRow]) -> Tagged:
         if len(keys) == 1:
             value_id, data, tagged = self._sealer.seal(plain, keys[0])
             pending[value_id] = (value_id, keys[0].key_id, data)
@@ -336,7 +404,10 @@ class Vault:
         """What stands for a sealed value when it is read: opened only when ``.value`` is asked for."""
         reference = read_reference(tagged)
         if self.is_erased(reference.key_ids):
-            return Erased(tagged)
+            kept = self._stands_for(reference.value_id)
+            if kept is None:
+                return Erased(tagged)
+            tagged, reference = kept, read_reference(kept)
         origin = _Origin(self, pending)
 
         def reveal() -> Any:

@@ -28,7 +28,7 @@ from everthread.codec.archive import (
 )
 from everthread.codec.seal import SealedRef, references
 from everthread.errors import EverthreadError, StateCorruptedError, StoreBusyError, VersionPrunedError
-from everthread.events.saved import cell_name
+from everthread.events.saved import CONSUMERS, TRIMS
 from everthread.keyring.parcel import KeyParcel, ParcelSecret
 from everthread.maintenance.key_needs import KeyCounter
 from everthread.maintenance.redaction_record import NAME as REDACTIONS
@@ -53,7 +53,6 @@ COMPANIONS = (JOURNALS, INBOXES)
 LIFETIMES = "\0lifetimes"
 #: Cells that hold facts which last; leases and heartbeats speak of processes here and now, and what
 #: projections keep is made again.
-CONSUMERS = cell_name("consumer") + "/"
 #: How much goes into one record, about.
 _BATCH_BYTES = 256 * 1024
 _BATCH_VERSIONS = 64
@@ -366,11 +365,13 @@ class Exporter:
             size = max(1, min(_BATCH_EVENTS, _BATCH_BYTES // average))
 
     def _cells(self, space: str) -> Iterator[Entry]:
-        after: str | None = None
-        while page := self._backend.cells(space, CONSUMERS, after, _PAGE):
-            for name, cell in page:
-                yield CellEntry(space, name, cell.value)
-            after = page[-1][0]
+        # The positions of consumers, and what was trimmed of streams, with their retention.
+        for kind in (CONSUMERS, TRIMS):
+            after: str | None = None
+            while page := self._backend.cells(space, kind, after, _PAGE):
+                for name, cell in page:
+                    yield CellEntry(space, name, cell.value)
+                after = page[-1][0]
 
 
 def last_seq(backend: Backend, space: str, stream: str) -> int:
@@ -422,19 +423,6 @@ def uid_of(name: str) -> bytes:
         return bytes.fromhex(name)
     except ValueError:
         return b""
-
-
-def consumed_stream(cell: str) -> str:
-    """The stream that the cell of a consumer speaks of."""
-    length, _, rest = cell.removeprefix(CONSUMERS).partition(":")
-    return rest[: int(length)] if length.isdecimal() else ""
-
-
-def renamed_consumer(cell: str, stream: str) -> str:
-    """The cell of the same consumer of a stream that is called otherwise."""
-    old = consumed_stream(cell)
-    rest = cell.removeprefix(f"{CONSUMERS}{len(old)}:{old}")
-    return f"{CONSUMERS}{len(stream)}:{stream}{rest}"
 
 
 def free_name(name: str, number: int) -> str:

@@ -42,13 +42,14 @@ from everthread.errors import (
     UsageError,
 )
 from everthread.events.event import event_sum, pack_event
-from everthread.events.saved import read_position
+from everthread.events.saved import TRIMS, read_position, read_trimming, renamed_cell, stream_of
 from everthread.keyring.parcel import KeyParcel, ParcelSecret
 from everthread.maintenance.unfinished import COPY, IMPORT, begin, end, work
 from everthread.people.erase import used_keys
 from everthread.stores.contract import (
     DELETED,
     DESTROYED,
+    EVENT_SEQ_MAX,
     FINISHED,
     ErasedKey,
     Line,
@@ -532,17 +533,22 @@ class Importer:
         return exporter.free_name(name, number)
 
     def _cell(self, entry: CellEntry) -> None:
-        """A position of a consumer. One that is here already knows better."""
-        space, stream = self._check_space(entry.space), exporter.consumed_stream(entry.name)
+        """A position of a consumer, or what was trimmed of a stream. One that is here already knows
+        better."""
+        space, stream = self._check_space(entry.space), stream_of(entry.name)
         under = self._streams_named.get((space, stream), stream)
         if self._dry or not stream or ((space, stream) in self._streams_out and under == stream):
             return
-        name, now_us = exporter.renamed_consumer(entry.name, under), self._core.runtime.now_us()
+        name, now_us = renamed_cell(entry.name, under), self._core.runtime.now_us()
         if self._backend.cell(space, name, now_us) is not None:
             return
         writer = StreamWriter(self._core_of(space), space, stream, under, dry=False)
         writer.begin()
-        writer.catch_up(read_position(entry.value, f"the cell {entry.name!r}"))
+        where = f"the cell {entry.name!r}"
+        is_trim = entry.name.startswith(TRIMS)
+        writer.catch_up(
+            read_trimming(entry.value, where).up_to if is_trim else read_position(entry.value, where)
+        )
         with suppress(StaleCell):
             self._backend.swap(space, name, 0, entry.value, now_us)
 
@@ -600,7 +606,7 @@ class StreamWriter:
         self._core = core
         self._backend = core.backend
         self._dry = dry
-        self._last = 0
+        self._first = self._last = 0
         self.space = space
         self.name = name
         self.under = under
@@ -609,11 +615,13 @@ class StreamWriter:
 
     def begin(self) -> None:
         self._last = last_seq(self._backend, self.space, self.under)
+        found = self._backend.events(self.space, self.under, 0, 1) if self._last else []
+        self._first = found[0].seq if found else 0
         if self._last and not self._dry:
             page = self._backend.events(self.space, self.under, self._last - 1, 1)
             if page and page[0].type == _GAP:
                 # Cut short in the middle of :meth:`_skip`.
-                self._backend.drop_stream(self.space, self.under)
+                self._backend.trim_stream(self.space, self.under, EVENT_SEQ_MAX)
                 self._last = 0
 
     def add(self, entry: EventsEntry, values: IncomingValues) -> None:
@@ -622,8 +630,13 @@ class StreamWriter:
             return
         known = max(0, min(self._last - entry.first + 1, len(entry.events)))
         if known:
-            there = self._backend.events(self.space, self.under, entry.first - 1, known)
-            if [_told(event) for event in there] != [self._named(each) for each in entry.events[:known]]:
+            # What was trimmed here doesn't come again, and can't be compared.
+            trimmed = min(max(self._first - entry.first, 0), known)
+            after = entry.first - 1 + trimmed
+            there = self._backend.events(self.space, self.under, after, known - trimmed)
+            if [_told(event) for event in there] != [
+                self._named(each) for each in entry.events[trimmed:known]
+            ]:
                 self.diverged = True
                 return
         if 0 < self._last < entry.first - 1 and not self._is_try(entry.events[0]):
@@ -673,16 +686,16 @@ class StreamWriter:
         """
         if self._last:
             # Such a try, cut short.
-            self._backend.drop_stream(self.space, self.under)
+            self._backend.trim_stream(self.space, self.under, EVENT_SEQ_MAX)
         got = self._backend.emit(self.space, self.under, [event], sealed)
         if got == first:
             self._last = got
             return
-        self._backend.drop_stream(self.space, self.under)
+        self._backend.trim_stream(self.space, self.under, EVENT_SEQ_MAX)
         self._last = 0
         if got > first:
             raise ConflictError(
-                f"there was a longer stream {self.under!r} here, which was deleted; "
+                f"there was a longer stream {self.under!r} here, which was deleted or trimmed; "
                 "bring it under another name: on_conflict='rename'"
             )
         self._skip(got, first - 1)
@@ -693,7 +706,7 @@ class StreamWriter:
         while reached < seq:
             count = min(seq - reached, _GAP_EVENTS)
             reached = self._backend.emit(self.space, self.under, [gap] * count) + count - 1
-            self._backend.drop_stream(self.space, self.under)
+            self._backend.trim_stream(self.space, self.under, EVENT_SEQ_MAX)
 
     def catch_up(self, position: int) -> None:
         """Let a stream that holds nothing go on after what a consumer of it has seen, or later."""

@@ -389,3 +389,12 @@ def test_before_the_head_counts_as_the_log_does(program: Program, commits: Commi
     assert listed == [7, 6, 5, 4, 3, 2, 1]
     for back, seq in enumerate(listed):
         assert program.json("show", "bot", f"head~{back}")["version"]["seq"] == seq
+
+
+def test_log_tells_which_step_and_slot_made_a_version(program: Program, store: everthread.Store) -> None:
+    thread = store.thread("bot")
+    for slot in (0, 1):
+        with thread.step("fetch", slot=slot) as step:
+            step.messages.append({"content": f"page {slot}"})
+    listed = program.json("log", "bot")["versions"]
+    assert [(each["step"], each["slot"]) for each in listed if each["step"]] == [("fetch", 1), ("fetch", 0)]

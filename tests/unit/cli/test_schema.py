@@ -32,7 +32,7 @@ FIELDS = {
     "fork": "thread source version",
     "rewind": "thread dry_run from to left_behind summary version recovered",
     "scan": "count places report complete",
-    "merge": "thread other version conflicts",
+    "merge": "thread other version effects conflicts",
     "delete": "thread dry_run versions forks",
     "send": "thread id key",
     "stats": "store count versions pruned bytes deleted kinds by_age threads totals summary",
@@ -54,9 +54,9 @@ FIELDS = {
 }
 INNER = {
     ("status", "threads"): "name version version_id updated_at session label metadata",
-    ("log", "versions"): "seq id parent at kind label key source metadata expires_at forks summary",
+    ("log", "versions"): "seq id parent at kind label key step slot source metadata expires_at forks summary",
     ("log", "forks"): "thread seq",
-    ("show", "version"): "seq id parent at kind label key source metadata expires_at",
+    ("show", "version"): "seq id parent at kind label key step slot source metadata expires_at",
     ("show", "log"): "name items",
     ("show", "session"): "status text turns usage in_doubt",
     ("runs", "runs"): "number id status reason agent host pid started_at ended_at turns usage error",

@@ -25,6 +25,20 @@ def test_merge_brings_in_what_a_fork_did(
     program("merge", "bot", "nobody", code=3)
 
 
+def test_a_merge_of_effects_alone_says_what_came(
+    program: Program, commits: Committer, store: everthread.Store
+) -> None:
+    commits("bot", 2).fork("what-if")
+    with store.session("what-if") as session:
+        session.call("pay", lambda: "paid")
+    told = program("merge", "bot", "what-if")
+    assert told.out == "the ledger of bot has 1 effect more, of what-if\n"
+    assert "no version was made" in told.err
+    assert "nothing to merge" not in told.err
+    assert [effect.key for effect in store.session_records("bot").effects(None)] == ["pay"]
+    assert program.json("merge", "bot", "what-if")["effects"] == 0
+
+
 def test_a_merge_of_nothing_says_so_and_advises_no_undoing(
     program: Program, commits: Committer, store: everthread.Store
 ) -> None:

@@ -271,3 +271,26 @@ def test_a_text_in_a_message_on_its_way_is_found_and_taken_out(store: Store) -> 
     store.redact("hunter2")
     with store.session("s") as session:
         assert session.next_input(timeout_s=0)["content"] == "the password is [redacted]"
+
+
+def test_another_message_under_a_known_key_is_refused(store: Store) -> None:
+    def said(words: str) -> dict[str, Any]:
+        return {"role": "user", "content": "one", "who": everthread.Personal("ann", words), "list": (1, 2)}
+
+    _begun(store)
+    first = store.send("s", said("hers"), key="k")
+    assert store.send("s", said("hers"), key="k") == first
+    for other in (
+        {**said("hers"), "content": "two"},
+        said("others"),
+        {"role": "user", "content": "one"},
+        "text",
+    ):
+        with pytest.raises(InvalidValueError, match="another message was sent under the key 'k'") as caught:
+            store.send("s", other, key="k")
+        assert caught.value.path == "key"
+    store.erase("ann")
+    assert store.send("s", said("whatever she said"), key="k") == first, "nobody can tell any more"
+    with store.session("s") as session:
+        assert session.next_input(timeout_s=0)["content"] == "one"
+        assert session.next_input(timeout_s=0) is None

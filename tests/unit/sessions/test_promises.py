@@ -232,3 +232,19 @@ def test_a_busy_named_run_says_how_it_is_joined_and_ended(store: Store) -> None:
         session.complete()
     with store.session("s"), pytest.raises(SessionBusyError, match="wait, or end that run"):
         store.session("s").close()
+
+
+def test_a_named_run_that_another_one_replaced_is_superseded_not_crashed(store: Store) -> None:
+    with store.session("s", run="job 7") as session:
+        session.messages.append({"content": "begun"})
+    with store.session("s", run="job 8") as session:
+        assert [(run.id, run.status) for run in store.session_records("s").runs()] == [
+            ("job 8", "running"),
+            ("job 7", "superseded"),
+        ]
+        session.complete()
+    with store.session("s"):
+        pass
+    runs = store.session_records("s").runs()
+    assert [run.status for run in runs] == ["completed", "completed", "superseded"]
+    assert runs[-1].text == "run 1 superseded"

@@ -57,7 +57,7 @@ operations = st.lists(
             NAMES,
             st.lists(st.tuples(TIMES, st.sampled_from("xy"), st.sampled_from([None, "p", ""])), min_size=1),
         ),
-        st.tuples(st.just("drop"), NAMES),
+        st.tuples(st.just("trim"), NAMES, st.integers(-1, 20) | st.just(EVENT_SEQ_MAX)),
         st.tuples(
             st.just("events"),
             NAMES,
@@ -101,8 +101,8 @@ class Twins:
     def emit(self, name: str, made: list[tuple[int, str, str | None]]) -> None:
         self.both("emit", name, [NewEvent(at_us, type_, agent, b"b") for at_us, type_, agent in made])
 
-    def drop(self, name: str) -> None:
-        self.both("drop_stream", name)
+    def trim(self, name: str, up_to: int) -> None:
+        self.both("trim_stream", name, up_to)
 
     def events(self, name: str, after: int, limit: int, *query: Any) -> None:
         chosen = dict(zip(("type", "agent", "since_us", "until_us"), query, strict=True))

@@ -17,7 +17,7 @@ from everthread.stores.urls import open_backend
 from everthread.testing.faults import Call, wrapped
 
 #: What changes a store.
-WRITES = frozenset("create append fold keyframe delete prune tag swap emit drop_stream".split())
+WRITES = frozenset("create append fold keyframe delete prune tag swap emit trim_stream".split())
 
 
 class Cut(BaseException):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from everthread.arguments import check_name
 from everthread.errors import InvalidValueError
+from everthread.events.aio.trim import trimming
 from everthread.events.event import Event, seq_of
 from everthread.events.saved import cell_name, pack_position, read_position
 from everthread.stores.contract import Cell, StaleCell
@@ -30,7 +31,11 @@ class AsyncConsumer:
         self._delivered = 0
 
     async def poll(self, limit: int = 100) -> list[Event]:
-        """The next events, at most ``limit``; the same ones again until one of them is committed."""
+        """The next events, at most ``limit``; the same ones again until one of them is committed.
+
+        Raises :class:`EventsTrimmedError` if events after the position were trimmed: ``seek()`` goes past
+        them.
+        """
         after = await self.position()
         events = [event async for event in self._stream.replay(after=after, limit=limit)]
         if events:
@@ -72,7 +77,11 @@ class AsyncConsumer:
 
     async def _known(self, event: Event | int, what: str) -> int:
         seq = seq_of(event, what)
-        if seq > self._delivered and seq > await self._stream._last_seq():
+        if (
+            seq > self._delivered
+            and seq > await self._stream._last_seq()
+            and seq > (await trimming(self._stream))[1].up_to
+        ):
             raise InvalidValueError(
                 f"the stream {self._stream.name!r} has no event {seq} yet; give one that poll() gave",
                 path=what,

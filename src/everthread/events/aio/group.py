@@ -47,7 +47,10 @@ class AsyncConsumerGroup:
 
     async def poll(self, worker: str, limit: int = 10) -> list[Event]:
         """Events for this worker, at most ``limit``, oldest first: what others left undone for too long, then
-        new ones. They are this worker's until it acknowledges them, or takes too long."""
+        new ones. They are this worker's until it acknowledges them, or takes too long.
+
+        Raises :class:`EventsTrimmedError` if some of them were trimmed: ``seek()`` goes past them.
+        """
         worker = check_name(worker, "worker")
         if not isinstance(limit, int) or limit < 1:
             raise InvalidValueError("limit must be a number, 1 at least", path="limit")
@@ -84,6 +87,18 @@ class AsyncConsumerGroup:
             except StaleCell:
                 continue
             return len(pending) - len(kept)
+
+    async def seek(self, after: Event | int) -> None:
+        """Go on after this event, also backwards, for all workers; what was handed out of those up to it
+        counts as acknowledged, and of later ones as not handed out."""
+        seq = seq_of(after, "after")
+        while True:
+            cell, _, _ = await self._read()
+            try:
+                await self._write(cell, seq, [])
+                return
+            except StaleCell:
+                continue
 
     async def pending(self) -> list[Delivery]:
         """What was handed out and isn't acknowledged, oldest first."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from everthread.arguments import check_function, check_name
 from everthread.codec.values import lower
 from everthread.errors import InvalidStateError, InvalidValueError, SealError, StateCorruptedError
+from everthread.events.aio.trim import trimming
 from everthread.events.event import Event
 from everthread.events.saved import cell_name, pack_snapshot, read_snapshot
 from everthread.stores.contract import Cell, StaleCell
@@ -81,8 +82,10 @@ class AsyncProjection:
         if not self._sound:
             await self._load()
         if self._first and await self._stream._first_seq() != self._first:
-            # The stream was deleted meanwhile, and has perhaps begun again.
-            self._begin()
+            _, known = await trimming(self._stream)
+            if not known.origin or self._first < known.origin:
+                # The stream was deleted meanwhile, and has perhaps begun again.
+                self._begin()
         # Until it is done: what a projector leaves that raises may be half of a change.
         self._sound = False
         unsaved = 0
@@ -108,6 +111,13 @@ class AsyncProjection:
         if saved is not None:
             self._first, self.position, self._state = saved
         else:
+            if cell is not None and (await trimming(self._stream))[1].origin:
+                where = f"the projection {self.name!r} of {self._stream.name!r}"
+                raise StateCorruptedError(
+                    f"{where} is damaged, and events that it was made of were trimmed; "
+                    "a higher version begins with the first that is kept",
+                    where=where,
+                )
             self._begin()
 
     def _begin(self) -> None:
@@ -120,7 +130,7 @@ class AsyncProjection:
         try:
             return read_snapshot(cell.value, where, lambda tagged: self.core.vault.open(tagged, {}))
         except StateCorruptedError:
-            # It is derived from the events: nothing is lost by making it again.
+            # It is derived from the events: nothing is lost by making it again, unless these were trimmed.
             return None
 
     async def _save(self) -> None:

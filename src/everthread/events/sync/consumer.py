@@ -9,6 +9,7 @@ from everthread.arguments import check_name
 from everthread.errors import InvalidValueError
 from everthread.events.event import Event, seq_of
 from everthread.events.saved import cell_name, pack_position, read_position
+from everthread.events.sync.trim import trimming
 from everthread.stores.contract import Cell, StaleCell
 
 if TYPE_CHECKING:
@@ -31,7 +32,11 @@ class Consumer:
         self._delivered = 0
 
     def poll(self, limit: int = 100) -> list[Event]:
-        """The next events, at most ``limit``; the same ones again until one of them is committed."""
+        """The next events, at most ``limit``; the same ones again until one of them is committed.
+
+        Raises :class:`EventsTrimmedError` if events after the position were trimmed: ``seek()`` goes past
+        them.
+        """
         after = self.position()
         events = list(self._stream.replay(after=after, limit=limit))
         if events:
@@ -73,7 +78,11 @@ class Consumer:
 
     def _known(self, event: Event | int, what: str) -> int:
         seq = seq_of(event, what)
-        if seq > self._delivered and seq > self._stream._last_seq():
+        if (
+            seq > self._delivered
+            and seq > self._stream._last_seq()
+            and seq > (trimming(self._stream))[1].up_to
+        ):
             raise InvalidValueError(
                 f"the stream {self._stream.name!r} has no event {seq} yet; give one that poll() gave",
                 path=what,

@@ -13,6 +13,7 @@ from everthread.codec.values import lower
 from everthread.errors import InvalidStateError, InvalidValueError, SealError, StateCorruptedError
 from everthread.events.event import Event
 from everthread.events.saved import cell_name, pack_snapshot, read_snapshot
+from everthread.events.sync.trim import trimming
 from everthread.stores.contract import Cell, StaleCell
 from everthread.threads.sealing import SealedRow
 from everthread.threads.twins import refuse_coroutine
@@ -75,8 +76,10 @@ class Projection:
         if not self._sound:
             self._load()
         if self._first and self._stream._first_seq() != self._first:
-            # The stream was deleted meanwhile, and has perhaps begun again.
-            self._begin()
+            _, known = trimming(self._stream)
+            if not known.origin or self._first < known.origin:
+                # The stream was deleted meanwhile, and has perhaps begun again.
+                self._begin()
         # Until it is done: what a projector leaves that raises may be half of a change.
         self._sound = False
         unsaved = 0
@@ -102,6 +105,13 @@ class Projection:
         if saved is not None:
             self._first, self.position, self._state = saved
         else:
+            if cell is not None and (trimming(self._stream))[1].origin:
+                where = f"the projection {self.name!r} of {self._stream.name!r}"
+                raise StateCorruptedError(
+                    f"{where} is damaged, and events that it was made of were trimmed; "
+                    "a higher version begins with the first that is kept",
+                    where=where,
+                )
             self._begin()
 
     def _begin(self) -> None:
@@ -114,7 +124,7 @@ class Projection:
         try:
             return read_snapshot(cell.value, where, lambda tagged: self.core.vault.open(tagged, {}))
         except StateCorruptedError:
-            # It is derived from the events: nothing is lost by making it again.
+            # It is derived from the events: nothing is lost by making it again, unless these were trimmed.
             return None
 
     def _save(self) -> None:

@@ -12,13 +12,15 @@ from typing import Any
 
 from everthread.arguments import check_function, check_mapping, check_name, check_seconds, check_several
 from everthread.codec.values import lower
-from everthread.errors import InvalidValueError
+from everthread.errors import EventsTrimmedError, EverthreadError, InvalidValueError
 from everthread.events.event import Event, Upcast, microseconds, pack_event, read_event, seq_of
 from everthread.events.saved import cell_name
+from everthread.events.sync import trim as trims
 from everthread.events.sync.consumer import Consumer
 from everthread.events.sync.group import ConsumerGroup
 from everthread.events.sync.projection import Projection, Projector, advance
 from everthread.stores.contract import EVENT_SEQ_MAX, KeyErased, StaleCell, StoredEvent
+from everthread.threads.lifetimes import Lifetime
 from everthread.threads.sealing import SealedRow, erased_meanwhile
 from everthread.threads.sync.core import Core
 from everthread.threads.twins import IteratedFace, iterated
@@ -100,6 +102,10 @@ class EventStream(IteratedFace):
             first = core.backend.emit(core.space, self.name, made, list(pending.values()))
         except KeyErased:
             raise erased_meanwhile() from None
+        if (first - 1) // trims.RETAIN_EVERY != (first - 1 + len(made)) // trims.RETAIN_EVERY:
+            # The events are stored: what fails here is done by one of the next, or by gc().
+            with suppress(EverthreadError):
+                trims.trim(self, trims.due(self))
         return [
             self._read(StoredEvent(seq, new.at_us, new.type, new.agent, new.body))
             for seq, new in enumerate(made, first)
@@ -111,13 +117,32 @@ class EventStream(IteratedFace):
         The numbering goes on, so that consumers, which keep their positions, miss nothing that comes later.
         """
         core = self.core
-        deleted = core.backend.drop_stream(core.space, self.name)
+        deleted = core.backend.trim_stream(core.space, self.name, EVENT_SEQ_MAX) > 0
+        trims.forget(self)
         # Projections would notice by themselves: this only frees the space.
         kept = core.backend.cells(core.space, cell_name("projection", self.name) + "/", None, _CELLS)
         for name, cell in kept:
             with suppress(StaleCell):
                 core.backend.swap(core.space, name, cell.revision, None, core.runtime.now_us())
         return deleted
+
+    def trim(self, *, before: Event | int | datetime | None = None, keep: int | None = None) -> int:
+        """Remove the oldest events for good: those before ``before`` (an event, its seq, or a time), or all
+        but the newest ``keep``. How many went.
+
+        A stream is trimmed from its beginning: with a time, up to the first event that isn't older. Seqs go
+        on as they were. Whoever comes back to a place from which events are missing gets an
+        :class:`EventsTrimmedError`; projections that have come as far keep what they have.
+        """
+        return trims.trim(self, trims.bound(self, before, keep))
+
+    def retain(self, *, ttl: Lifetime = None, keep: int | None = None) -> None:
+        """How long this stream keeps events, from now on and for everybody: ``ttl`` (a ``timedelta`` or
+        seconds) after they were appended, and the newest ``keep`` at most. Without either they stay for ever.
+
+        What is over goes with one of the next thousand events, or with ``store.gc()``, as by :meth:`trim`.
+        """
+        trims.retain(self, ttl, keep)
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────
 
@@ -133,7 +158,8 @@ class EventStream(IteratedFace):
         limit: int | None = None,
     ) -> Iterator[Event]:
         """The events in order, lazily: of this type, by this agent, between these times (both inclusive),
-        after this one, at most ``limit``. Holds a page of them in memory at a time.
+        after this one, at most ``limit``. Holds a page of them in memory at a time. Raises
+        :class:`EventsTrimmedError` if what comes right after ``after`` was trimmed.
         """
         query: dict[str, Any] = {
             "type": None if type is None else check_name(type, "event type"),
@@ -151,6 +177,8 @@ class EventStream(IteratedFace):
         while left:
             wanted = min(size, left)
             page = core.backend.events(core.space, self.name, after, wanted, **query)
+            if after and not (page and page[0].seq == after + 1):
+                trims.check_reached(self, after)
             for stored in page:
                 yield self._read(stored)
             if len(page) < wanted:
@@ -173,7 +201,8 @@ class EventStream(IteratedFace):
 
         ``after=0`` begins with the first one that there is. Waits for ever, or ends when nothing has come for
         ``timeout`` seconds. Looks at the stream again and again, at least once a second. Raises
-        :class:`StoreClosedError` when the store is closed.
+        :class:`StoreClosedError` when the store is closed, :class:`EventsTrimmedError` if events were trimmed
+        before it came to them.
         """
         query: dict[str, Any] = {
             "type": None if type is None else check_name(type, "event type"),
@@ -252,18 +281,35 @@ class EventStream(IteratedFace):
     def project(
         self, projector: Projector, initial: Any = None, *, until: datetime | Event | int | None = None
     ) -> Any:
-        """The state that all events lead to: ``projector(state, event)`` gives the next state, beginning
-        with a copy of ``initial``, ``{}`` by default. Reads every event up to ``until``, which is the last
-        one that counts: a time, an event or its seq."""
+        """The state that all events lead to: ``projector(state, event)`` gives the next state, beginning with
+        a copy of ``initial``, ``{}`` by default. Reads every event up to ``until``, which is the last one
+        that counts: a time, an event or its seq. Of a stream that was trimmed it begins with the first that
+        is kept; raises :class:`EventsTrimmedError` if ``until`` lies before that."""
         check_function(projector, "projector")
         state = {} if initial is None else copy.deepcopy(initial)
         at = until if isinstance(until, datetime) else None
         last = EVENT_SEQ_MAX if until is None or at is not None else seq_of(until, "until")  # type: ignore[arg-type]
+        is_empty = True
         for event in self.replay(until=at):
             if event.seq > last:
                 break
             state = advance(projector, state, event)
+            is_empty = False
+        if is_empty and until is not None and last:
+            self._check_not_trimmed(last)
         return state
+
+    def _check_not_trimmed(self, last: int) -> None:
+        """After nothing was found up to this seq: whether that is because it was trimmed."""
+        _, known = trims.trimming(self)
+        if known.origin and last >= known.origin:
+            first = self._first_seq() or known.up_to + 1
+            raise EventsTrimmedError(
+                f"the events of the stream {self.name!r} up to then were trimmed: "
+                f"the first that is kept is {first}",
+                stream=self.name,
+                first=first,
+            )
 
     def projection(self, name: str, fn: Projector, version: int = 1, initial: Any = None) -> Projection:
         """As :meth:`project`, with position and state saved under a name: only events that came since then

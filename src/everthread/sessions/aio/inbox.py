@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from everthread.arguments import check_name, check_seconds
 from everthread.errors import (
+    AccessError,
     ConflictError,
     InvalidValueError,
     MergeConflictError,
@@ -30,11 +31,13 @@ from everthread.threads.aio.journals import INBOX, beside
 from everthread.threads.aio.keys import KeyFinder
 from everthread.threads.aio.thread import AsyncThread
 from everthread.threads.twins import pause_async
+from everthread.values import Erased, Personal
 
 if TYPE_CHECKING:
     from everthread.sessions.aio.fenced_thread import AsyncFencedThread, RunGuard
     from everthread.stores.contract import Line
     from everthread.threads.aio.core import Core
+    from everthread.versions import Version
 
 #: The log of an inbox.
 LOG = "messages"
@@ -67,7 +70,9 @@ async def send(
     item = {"item": item_id, "at_us": core.runtime.now_us(), "message": message}
     inbox = AsyncThread(beside(core, INBOX), uid)
     try:
-        await _put(inbox, item, key)
+        version = await _put(inbox, item, key)
+        if key is not None and version is not None:
+            await _check_same(inbox, version, message, key)
     except ThreadDeletedError:
         raise _gone(line.name) from None
     now = await core.backend.line(line.id)
@@ -79,17 +84,44 @@ async def send(
     return message_id
 
 
-async def _put(inbox: AsyncThread, item: Mapping[str, Any], key: str | None) -> None:
-    """Append an item to an inbox, after whatever others append meanwhile."""
+async def _put(inbox: AsyncThread, item: Mapping[str, Any], key: str | None) -> Version | None:
+    """Append an item to an inbox, after whatever others append meanwhile; the version that has it, which may
+    be an older one of this key."""
     await inbox.handle.load()
     inbox.log(LOG).append(item)
     while True:
         try:
-            await inbox.commit(key=key)
-            return
+            return await inbox.commit(key=key)
         except ConflictError:
             await pause_async(random.uniform(0, _PAUSE_S))  # noqa: S311 - no secret
             await inbox.rebase()
+
+
+async def _check_same(inbox: AsyncThread, version: Version, message: Any, key: str) -> None:
+    """Raise :class:`InvalidValueError` if what was sent under this key is another message."""
+    log = (await inbox.at(version)).log(LOG)
+    (item,) = await log.read(len(log) - 1, len(log))
+    if not _says_the_same(item["message"], message):
+        raise InvalidValueError(
+            f"another message was sent under the key {key!r}, and stays the one of that key; send this "
+            "one under another key. Nothing was sent",
+            path="key",
+        )
+
+
+def _says_the_same(known: Any, given: Any) -> bool:
+    """Whether two messages are one; what was erased or can't be opened counts as the same."""
+    if isinstance(known, Erased | Personal):
+        with suppress(AccessError):
+            return isinstance(known, Erased) or bool(
+                isinstance(given, Personal) and known.value == given.value
+            )
+        return True
+    if isinstance(known, Mapping) and isinstance(given, Mapping):
+        return known.keys() == given.keys() and all(_says_the_same(known[k], given[k]) for k in known)
+    if isinstance(known, list | tuple) and isinstance(given, list | tuple):
+        return len(known) == len(given) and all(map(_says_the_same, known, given))
+    return bool(known == given)
 
 
 def _gone(name: str) -> ThreadDeletedError:

@@ -218,11 +218,11 @@ class Runs:
 
     def _put_run(self, holder: Holder) -> None:
         """Put a run in the place of the one before it, which goes to the log; if that has no end, it has
-        crashed."""
+        crashed, or was superseded."""
         own = self._own()
         last = own.get(RUN)
         if isinstance(last, Mapping):
-            self._journal.log(RUN_LOG).append(closed_run(last, self._journal.now_us()))
+            self._journal.log(RUN_LOG).append(closed_run(last, holder, self._journal.now_us()))
         state = self._journal.state
         state.update(with_run(own, holder, self._uid))
         state.setdefault("format", FORMAT_WHOLE)

@@ -42,16 +42,16 @@ class LedgerMerge:
         plan = await self._plan(await read_journal(self._core, self._uid))
         return tuple(_conflict(ours, theirs) for ours, theirs in plan.differing)
 
-    async def write(self, choice: Choice) -> None:
-        """Bring it along, durably. Before the merge itself: no thread is ever without the effects that its
-        content tells of. Whoever has the thread's lease goes on from there."""
+    async def write(self, choice: Choice) -> int:
+        """Bring it along, durably; how many effects came. Before the merge itself: no thread is ever without
+        the effects that its content tells of. Whoever has the thread's lease goes on from there."""
         while True:
             ours = await read_journal(self._core, self._uid)
             plan = await self._plan(ours)
             settled = [_settled(*sides, choice) for sides in plan.differing]
             changed = [record for record in settled if record is not None]
             if not (plan.done or plan.doubtful or changed or plan.losses):
-                return
+                return 0
             state = ours.state
             state.setdefault("format", FORMAT_WHOLE)
             for record in (*plan.done, *changed):
@@ -65,7 +65,7 @@ class LedgerMerge:
                 state[LOSSES] = lost_records(plan.losses, self._core.runtime.now_us())
             with suppress(ConflictError):
                 await ours.commit()
-                return
+                return len(plan.done) + len(plan.doubtful) + len(changed)
 
     async def _plan(self, ours: AsyncThread) -> _Plan:
         theirs = self._theirs

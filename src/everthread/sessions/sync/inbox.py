@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from everthread.arguments import check_name, check_seconds
 from everthread.errors import (
+    AccessError,
     ConflictError,
     InvalidValueError,
     MergeConflictError,
@@ -31,11 +32,13 @@ from everthread.threads.sync.journals import INBOX, beside
 from everthread.threads.sync.keys import KeyFinder
 from everthread.threads.sync.thread import Thread
 from everthread.threads.twins import pause
+from everthread.values import Erased, Personal
 
 if TYPE_CHECKING:
     from everthread.sessions.sync.fenced_thread import FencedThread, RunGuard
     from everthread.stores.contract import Line
     from everthread.threads.sync.core import Core
+    from everthread.versions import Version
 
 #: The log of an inbox.
 LOG = "messages"
@@ -66,7 +69,9 @@ def send(core: Core, thread: str | Thread, message: Any, key: str | None, shape:
     item = {"item": item_id, "at_us": core.runtime.now_us(), "message": message}
     inbox = Thread(beside(core, INBOX), uid)
     try:
-        _put(inbox, item, key)
+        version = _put(inbox, item, key)
+        if key is not None and version is not None:
+            _check_same(inbox, version, message, key)
     except ThreadDeletedError:
         raise _gone(line.name) from None
     now = core.backend.line(line.id)
@@ -78,17 +83,44 @@ def send(core: Core, thread: str | Thread, message: Any, key: str | None, shape:
     return message_id
 
 
-def _put(inbox: Thread, item: Mapping[str, Any], key: str | None) -> None:
-    """Append an item to an inbox, after whatever others append meanwhile."""
+def _put(inbox: Thread, item: Mapping[str, Any], key: str | None) -> Version | None:
+    """Append an item to an inbox, after whatever others append meanwhile; the version that has it, which may
+    be an older one of this key."""
     inbox.handle.load()
     inbox.log(LOG).append(item)
     while True:
         try:
-            inbox.commit(key=key)
-            return
+            return inbox.commit(key=key)
         except ConflictError:
             pause(random.uniform(0, _PAUSE_S))  # noqa: S311 - no secret
             inbox.rebase()
+
+
+def _check_same(inbox: Thread, version: Version, message: Any, key: str) -> None:
+    """Raise :class:`InvalidValueError` if what was sent under this key is another message."""
+    log = (inbox.at(version)).log(LOG)
+    (item,) = log.read(len(log) - 1, len(log))
+    if not _says_the_same(item["message"], message):
+        raise InvalidValueError(
+            f"another message was sent under the key {key!r}, and stays the one of that key; send this "
+            "one under another key. Nothing was sent",
+            path="key",
+        )
+
+
+def _says_the_same(known: Any, given: Any) -> bool:
+    """Whether two messages are one; what was erased or can't be opened counts as the same."""
+    if isinstance(known, Erased | Personal):
+        with suppress(AccessError):
+            return isinstance(known, Erased) or bool(
+                isinstance(given, Personal) and known.value == given.value
+            )
+        return True
+    if isinstance(known, Mapping) and isinstance(given, Mapping):
+        return known.keys() == given.keys() and all(_says_the_same(known[k], given[k]) for k in known)
+    if isinstance(known, list | tuple) and isinstance(given, list | tuple):
+        return len(known) == len(given) and all(map(_says_the_same, known, given))
+    return bool(known == given)
 
 
 def _gone(name: str) -> ThreadDeletedError:

@@ -125,7 +125,7 @@ class SessionRecords:
         last = self.last_run
         found = [last] if last is not None else []
         if isinstance(self._run_before, Mapping):
-            found.append(run_of({**self._run_before, "status": run_status(self._run_before, None)}))
+            found.append(run_of({**self._run_before, "status": run_status(self._run_before, self._lease)}))
         if last is not None:
             for item in newest_first(self._journal.log(j.RUN_LOG)):
                 if len(found) >= limit or not isinstance(item, Mapping) or item.get("line") != self._uid:

@@ -411,7 +411,7 @@ class EventStreams:
         except FileNotFoundError:
             end, record = 0, None
         if record is None:
-            self._create(path, space, stream, 0)
+            self._create(path, space, stream)
             end, record = _end(path)
         assert record is not None
         if record.last + len(events) > EVENT_SEQ_MAX:
@@ -430,31 +430,19 @@ class EventStreams:
             file.close()
         return first
 
-    def _create(self, path: str, space: str, stream: str, after: int) -> None:
-        """A file without events; in place of one that holds some, all at once."""
+    def _create(self, path: str, space: str, stream: str) -> None:
+        """A file without events."""
         self._disk.make_folder(os.path.dirname(path))
-        fields = {
-            "everthread": "events",
-            "format": _EVENTS_FORMAT,
-            "space": space,
-            "stream": stream,
-            "after": after,
-        }
-        self._disk.replace(path, record_of(fields))
+        self._disk.replace(path, _header(space, stream, 0))
 
     def rewrite(self, space: str, stream: str, bodies: Mapping[int, bytes]) -> int:
         """Other bodies for events that are there; how many these were. The file is replaced whole."""
         path = self._path(space, stream)
         rewritten = 0
         parts: list[bytes] = []
-        try:
-            text = self._whole(path)
-        except FileNotFoundError:
+        if not os.path.lexists(path):
             return 0
-        for record in text.splitlines(keepends=True):
-            if not intact(record):
-                raise StateCorruptedError(f"{path} is damaged; see store.verify()", where=path)
-            parsed = _parsed(record, path)
+        for parsed, record in self._records(path):
             changed = {seq for seq in range(parsed.seq, parsed.last + 1) if seq in bodies}
             if not parsed.seq or not changed:
                 parts.append(record)
@@ -479,17 +467,44 @@ class EventStreams:
         finally:
             file.close()
 
-    def drop(self, space: str, stream: str) -> bool:
+    def trim(self, space: str, stream: str, up_to: int) -> int:
+        """Without the events up to this seq; how many these were. The file is replaced whole."""
         path = self._path(space, stream)
         try:
             _, record = _end(path)
         except FileNotFoundError:
-            return False
+            return 0
         if record is None or not record.seq:
-            return False
-        self._create(path, space, stream, record.last)
-        self._forget(path)
-        return True
+            return 0
+        up_to = min(up_to, record.last)
+        parts, trimmed = [_header(space, stream, up_to)], 0
+        for parsed, text in self._records(path) if up_to < record.last else ():
+            gone = min(max(up_to + 1 - parsed.seq, 0), len(parsed.events)) if parsed.seq else 0
+            trimmed += gone
+            if gone < len(parsed.events):
+                rest = _Record(seq=parsed.seq + gone, events=parsed.events[gone:])
+                parts.append(with_sum(encode_json(rest), durable=self._disk.durable) if gone else text)
+        if up_to == record.last:
+            trimmed = up_to - self._after(path)
+        if trimmed:
+            self._disk.replace(path, b"".join(parts))
+            self._forget(path)
+        return trimmed
+
+    def _after(self, path: str) -> int:
+        """The seq before the first event of a stream."""
+        with open(path, "rb") as file:
+            header = file.readline()
+        if not intact(header):
+            raise StateCorruptedError(f"{path} is damaged; see store.verify()", where=path)
+        return _parsed(header, path).after
+
+    def _records(self, path: str) -> Iterator[tuple[_Record, bytes]]:
+        """All records of a stream, the header first, parsed and as they are."""
+        for record in self._whole(path).splitlines(keepends=True):
+            if not intact(record):
+                raise StateCorruptedError(f"{path} is damaged; see store.verify()", where=path)
+            yield _parsed(record, path), record
 
     # ── the whole ────────────────────────────────────────────────────────────────────────────
 
@@ -517,6 +532,18 @@ class EventStreams:
     def close(self) -> None:
         for path in list(self._indexes):
             self._forget(path)
+
+
+def _header(space: str, stream: str, after: int) -> bytes:
+    """The first record of a stream whose events begin after this seq."""
+    fields = {
+        "everthread": "events",
+        "format": _EVENTS_FORMAT,
+        "space": space,
+        "stream": stream,
+        "after": after,
+    }
+    return record_of(fields)
 
 
 def _end(path: str) -> tuple[int, _Record | None]:

@@ -298,8 +298,8 @@ class FileBackend(IndexedTexts):
     def streams(self, space: str, prefix: str, after: str | None, limit: int) -> list[tuple[str, int]]:
         return self._access.read(lambda content: content.streams.list(space, prefix, after, limit))
 
-    def drop_stream(self, space: str, stream: str) -> bool:
-        return self._access.write(lambda content: content.streams.drop(space, stream))
+    def trim_stream(self, space: str, stream: str, up_to: int) -> int:
+        return self._access.write(lambda content: content.streams.trim(space, stream, up_to))
 
     def rewrite_events(self, space: str, stream: str, bodies: Mapping[int, bytes]) -> int:
         return self._access.write(lambda content: content.streams.rewrite(space, stream, bodies))

@@ -442,21 +442,24 @@ BEGIN
 END
 $$
 
--- name: drop_stream
+-- name: trim_stream
 -- The stream itself stays, so that its seqs never repeat.
-CREATE FUNCTION everthread.drop_stream(sp bytea, nm bytea, durable boolean)
-RETURNS boolean LANGUAGE plpgsql AS $$
+CREATE FUNCTION everthread.trim_stream(sp bytea, nm bytea, up_to bigint, durable boolean)
+RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     kept everthread.stream;
+    top bigint;
 BEGIN
     SELECT * INTO kept FROM everthread.stream x WHERE x.space = sp AND x.name = nm FOR UPDATE;
-    IF NOT FOUND OR kept.last < kept.first THEN
-        RETURN false;
+    top := least(up_to, kept.last);
+    IF NOT FOUND OR top < kept.first THEN
+        RETURN 0;
     END IF;
-    DELETE FROM everthread.event x WHERE x.stream = kept.id;
-    UPDATE everthread.stream x SET first = x.last + 1, peak_us = NULL, late_us = 0 WHERE x.id = kept.id;
+    DELETE FROM everthread.event x WHERE x.stream = kept.id AND x.seq <= top;
+    UPDATE everthread.stream x SET first = top + 1, peak_us = CASE WHEN x.last > top THEN x.peak_us END,
+        late_us = CASE WHEN x.last > top THEN x.late_us ELSE 0 END WHERE x.id = kept.id;
     PERFORM everthread.durability(durable);
-    RETURN true;
+    RETURN top - kept.first + 1;
 END
 $$
 

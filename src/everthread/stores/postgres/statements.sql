@@ -261,9 +261,9 @@ WHERE event.seq = found.seq
     AND event.stream = (SELECT id FROM everthread.stream WHERE space = $1 AND name = $2)
 RETURNING event.seq
 
--- name: drop_stream
--- Removes the events of a stream.
-SELECT everthread.drop_stream($1, $2, $3)
+-- name: trim_stream
+-- Removes the events of a stream up to a seq; how many there were.
+SELECT everthread.trim_stream($1, $2, $3, $4)
 
 -- name: streams
 -- A page of streams that have events.

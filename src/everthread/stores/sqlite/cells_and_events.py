@@ -171,12 +171,12 @@ class EventVerbs:
             rows: list[Any] = db.execute(SQL["streams"], (space, *bounds, limit)).fetchall()
         return [(name, last) for name, last in rows if name.startswith(prefix)]
 
-    def drop_stream(self, space: str, stream: str) -> bool:
+    def trim_stream(self, space: str, stream: str, up_to: int) -> int:
         with self._connections as db:
             db.execute("BEGIN IMMEDIATE")
-            dropped = _empty(db, space, stream)
+            trimmed = _trim(db, space, stream, up_to)
             db.execute("COMMIT")
-        return dropped
+        return trimmed
 
     def rewrite_events(self, space: str, stream: str, bodies: Mapping[int, bytes]) -> int:
         with self._connections as db:
@@ -284,15 +284,18 @@ def _in_range(at_us: int) -> int:
     return min(max(at_us, _TIME_MIN), _TIME_MAX)
 
 
-def _empty(db: apsw.Connection, space: str, stream: str) -> bool:
+def _trim(db: apsw.Connection, space: str, stream: str, up_to: int) -> int:
     """Inside a transaction of the caller's. The stream itself stays, so that its seqs never repeat."""
     found = _stream(db, space, stream)
-    if found is None or found[2] < found[1]:
-        return False
+    if found is None:
+        return 0
     number, first, last, *_ = found
-    db.execute(SQL["delete_events"], (number << EVENT_BITS | first, number << EVENT_BITS | last))
-    db.execute(SQL["empty_stream"], (number,))
-    return True
+    up_to = min(up_to, last)
+    if up_to < first:
+        return 0
+    db.execute(SQL["delete_events"], (number << EVENT_BITS | first, number << EVENT_BITS | up_to))
+    db.execute(SQL["trim_stream"], (number, up_to))
+    return up_to - first + 1
 
 
 def damaged_streams(db: apsw.Connection) -> list[str]:

@@ -339,8 +339,9 @@ WHERE space = ?1 AND name >= ?2 AND +name > ?3 AND last >= first ORDER BY name L
 -- name: grow_stream
 UPDATE stream SET last = ?2, peak_us = ?3, late_us = ?4 WHERE id = ?1
 
--- name: empty_stream
-UPDATE stream SET first = last + 1, peak_us = NULL, late_us = 0 WHERE id = ?1
+-- name: trim_stream
+UPDATE stream SET first = ?2 + 1, peak_us = CASE WHEN last > ?2 THEN peak_us END,
+    late_us = CASE WHEN last > ?2 THEN late_us ELSE 0 END WHERE id = ?1
 
 -- name: add_event
 INSERT INTO event (id, stream, type, agent, at_us, peak_us, body) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
@@ -379,7 +380,7 @@ WHERE type = ?6 AND id BETWEEN ?1 AND ?2 AND at_us BETWEEN ?3 AND ?4 AND agent =
 -- name: wrong_streams
 -- What streams say about their events and isn't so; events that aren't where their stream is.
 SELECT s.name FROM stream s LEFT JOIN (
-    SELECT stream, count(*) AS count, min(id) AS first, max(id) AS last, max(at_us) AS peak_us,
+    SELECT stream, count(*) AS count, min(id) AS first, max(id) AS last, max(peak_us) AS peak_us,
            max(peak_us - at_us) AS late_us
     FROM event GROUP BY stream
 ) e ON e.stream = s.id
@@ -388,10 +389,14 @@ WHERE coalesce(e.count, 0) <> s.last - s.first + 1
    OR e.first <> s.id << 36 | s.first OR e.last <> s.id << 36 | s.last
 
 -- name: wrong_peaks
--- Events whose latest time so far isn't the latest so far: a search by time would miss some.
+-- Events whose latest time so far isn't the latest so far: a search by time would miss some. The first event may
+-- have the time of one before it that was trimmed, if any was.
 SELECT s.name, e.id & 0xfffffffff FROM (
-    SELECT id, stream, peak_us, max(at_us) OVER (PARTITION BY stream ORDER BY id) AS true_us FROM event
-) e JOIN stream s ON s.id = e.stream WHERE e.peak_us <> e.true_us LIMIT 100
+    SELECT id, stream, peak_us, max(at_us) OVER so_far AS true_us, first_value(peak_us) OVER so_far AS first_us,
+           first_value(id) OVER so_far AS first_id
+    FROM event WINDOW so_far AS (PARTITION BY stream ORDER BY id)
+) e JOIN stream s ON s.id = e.stream
+WHERE e.peak_us <> CASE WHEN e.first_id & 0xfffffffff > 1 THEN max(e.true_us, e.first_us) ELSE e.true_us END LIMIT 100
 
 -- ── sealed values and the erasure ledger ──
 

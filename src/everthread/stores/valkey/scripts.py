@@ -76,7 +76,7 @@ EMIT = _script("emit", *_STREAMS, *_SEALED, writes=True)
 EVENTS = _script("events", *_STREAMS)
 STREAM = _script("stream", *_STREAMS)
 REWRITE = _script("rewrite", *_STREAMS, writes=True)
-DROP = _script("drop", *_STREAMS, writes=True)
+TRIM = _script("trim", *_STREAMS, writes=True)
 
 TAKE_SEALED = _script("take sealed", *_SEALED, writes=True)
 DROP_SEALED = _script("drop sealed", *_SEALED, writes=True)

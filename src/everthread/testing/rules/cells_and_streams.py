@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from everthread.errors import EverthreadError
-from everthread.stores.contract import Cell, NewEvent, PutCell, StaleCell, StoredEvent
+from everthread.stores.contract import EVENT_SEQ_MAX, Cell, NewEvent, PutCell, StaleCell, StoredEvent
 from everthread.testing.rules.expectations import OpenStore, needs, raises
 
 #: Not the store's own: what is written here isn't what its other parts would write.
@@ -235,13 +235,13 @@ class StreamRules:
         assert {event.body for event in backend.events(SPACE, "t", 0, 9)} == {b"old"}
         assert backend.rewrite_events(SPACE, "s", {}) == 0
 
-    def test_a_dropped_stream_is_empty_and_its_seqs_go_on(self, open_store: OpenStore) -> None:
+    def test_a_stream_without_events_goes_on_with_its_seqs(self, open_store: OpenStore) -> None:
         backend = _backend(open_store())
-        assert not backend.drop_stream(SPACE, "s")
+        assert backend.trim_stream(SPACE, "s", EVENT_SEQ_MAX) == 0
         for name in ("s", "t"):
             backend.emit(SPACE, name, [NewEvent(500, "t", "a", b"old")] * 5)
-        assert backend.drop_stream(SPACE, "s")
-        assert not backend.drop_stream(SPACE, "s")
+        assert backend.trim_stream(SPACE, "s", EVENT_SEQ_MAX) == 5
+        assert backend.trim_stream(SPACE, "s", EVENT_SEQ_MAX) == 0
         assert backend.streams(SPACE, "", None, 9) == [("t", 5)]
         assert (
             backend.events(SPACE, "s", 0, 9) == backend.events(SPACE, "s", 0, 9, type="t", since_us=0) == []
@@ -251,6 +251,56 @@ class StreamRules:
         assert [event.seq for event in backend.events(SPACE, "s", 0, 9, until_us=3)] == [6]
         assert backend.streams(SPACE, "", None, 9) == [("s", 6), ("t", 5)]
         assert len(backend.events(SPACE, "t", 0, 9)) == 5
+
+    def test_the_oldest_events_are_trimmed_and_seqs_never_repeat(self, open_store: OpenStore) -> None:
+        backend = _backend(open_store())
+        assert backend.trim_stream(SPACE, "s", 3) == 0
+        # Emitted together, and trimmed apart; a clock that was far ahead, among those that go.
+        times = [10, 900, 20, 30, 25, 40]
+        made = [NewEvent(at_us, f"t{n % 2}", "a", b"%d" % n) for n, at_us in enumerate(times)]
+        backend.emit(SPACE, "s", made[:4])
+        backend.emit(SPACE, "s", made[4:])
+        backend.emit(SPACE, "t", made)
+        whole = backend.events(SPACE, "s", 0, 9)
+        assert backend.trim_stream(SPACE, "s", 0) == backend.trim_stream(SPACE, "s", -5) == 0
+        assert backend.trim_stream(SPACE, "s", 3) == 3
+        assert backend.trim_stream(SPACE, "s", 3) == backend.trim_stream(SPACE, "s", 1) == 0
+        assert backend.events(SPACE, "s", 0, 9) == backend.events(SPACE, "s", 2, 9) == whole[3:]
+        assert backend.events(SPACE, "s", 4, 9) == whole[4:]
+        assert backend.streams(SPACE, "", None, 9) == [("s", 6), ("t", 6)]
+        assert backend.events(SPACE, "s", 0, 9, type="t1") == [whole[3], whole[5]]
+        assert backend.events(SPACE, "s", 0, 9, agent="a", since_us=26, until_us=39) == [whole[3]]
+        assert backend.events(SPACE, "s", 0, 9, until_us=26) == [whole[4]]
+        assert backend.check() == []
+        assert backend.emit(SPACE, "s", [NewEvent(5, "t1", "b", b"late")]) == 7
+        assert [event.seq for event in backend.events(SPACE, "s", 0, 9, until_us=5)] == [7]
+        assert backend.trim_stream(SPACE, "s", 6) == 3
+        assert [event.body for event in backend.events(SPACE, "s", 0, 9)] == [b"late"]
+        assert backend.rewrite_events(SPACE, "s", {6: b"gone", 7: b"new"}) == 1
+        assert backend.check() == []
+        assert backend.trim_stream(SPACE, "s", 1000) == 1
+        assert backend.emit(SPACE, "s", [NewEvent(1, "t", None, b"on")]) == 8, "seqs never repeat"
+        assert backend.events(SPACE, "t", 0, 9) == whole, "the other one is as it was"
+
+    def test_trimming_while_others_write_takes_what_it_says(self, open_store: OpenStore) -> None:
+        store = open_store()
+        backend = _backend(store)
+        other = _backend(open_store()) if store.capabilities.durable else backend
+        removed: list[int] = []
+
+        def write() -> None:
+            for _ in range(40):
+                backend.emit(SPACE, "s", [NewEvent(0, "t", None, b"x")] * 3)
+
+        def trim() -> None:
+            for _ in range(25):
+                found = other.streams(SPACE, "s", None, 1)
+                removed.append(other.trim_stream(SPACE, "s", found[0][1] - 5 if found else 0))
+
+        _at_once([write, trim])
+        left = [event.seq for event in other.events(SPACE, "s", 0, 1000)]
+        assert left == list(range(sum(removed) + 1, 121)), "each went once, the oldest first"
+        assert backend.check() == []
 
     def test_sealed_values_are_stored_with_the_events(self, open_store: OpenStore) -> None:
         backend = _backend(open_store())
@@ -334,7 +384,7 @@ class KeptRules:
             lambda: backend.emit(SPACE, "s", [NewEvent(0, "t", None, b"")]),
             lambda: backend.events(SPACE, "s", 0, 1),
             lambda: backend.streams(SPACE, "", None, 1),
-            lambda: backend.drop_stream(SPACE, "s"),
+            lambda: backend.trim_stream(SPACE, "s", 1),
         ]
         for call in calls:
             with raises(EverthreadError):

@@ -149,6 +149,34 @@ class ErasedPeopleRules:
         with raises(LegalHoldError):
             store.erase("ann")
 
+    def test_a_hold_on_some_values_keeps_these_alone(self, open_store: OpenStore) -> None:
+        store = open_store(keyring=MemoryKeyring())
+        for name in ("case/1", "case/2", "chat"):
+            thread = store.thread(name)
+            thread.state["ann"] = Personal("ann", f"ann in {name}")
+            thread.state["both"] = Personal(["ann", "bob"], f"both in {name}")
+            thread.messages.append({"role": "user", "content": Personal("ann", f"ann says in {name}")})
+            thread.commit()
+        store.hold("ann", "case 17", threads="case/")
+        assert [hold.threads for hold in store.holds()] == [("case/",)]
+        report = store.erase("ann")
+        assert report
+        assert (report.sealed_values, report.stayed) == (3, 6)
+        for name in ("case/1", "case/2"):
+            thread = store.thread(name)
+            assert thread.state["ann"].value == f"ann in {name}"
+            assert thread.state["both"].value == f"both in {name}"
+            assert thread.messages[0]["content"].value == f"ann says in {name}"
+        assert [store.thread("chat").state[k] for k in ("ann", "both")] == [Erased()] * 2
+        assert store.thread("chat").messages[0]["content"] == Erased()
+        assert store.verify()
+        store.release_hold("ann", "case closed")
+        last = store.erase("ann")
+        assert last
+        assert (last.sealed_values, last.stayed) == (6, 0)
+        assert store.thread("case/1").state["ann"] == Erased()
+        assert store.verify()
+
     def test_rotated_keys_open_and_are_erased_together(self, open_store: OpenStore) -> None:
         store = open_store(keyring=MemoryKeyring())
         thread = store.thread("a")

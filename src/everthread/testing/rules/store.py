@@ -509,6 +509,21 @@ class WatchRules:
             assert list(thread.watch(after, timeout=0)) == versions[after:]
         assert list(thread.watch(versions[4], timeout=0)) == versions[5:]
         assert list(thread.watch(versions[4].id, timeout=0)) == versions[5:]
+        assert list(thread.watch("5", timeout=0)) == versions[5:]
+        assert list(thread.watch("head~2", timeout=0)) == versions[-2:]
+
+    def test_a_watch_goes_on_after_a_label(self, open_store: OpenStore) -> None:
+        store = open_store()
+        thread, reader = store.thread("a"), store.thread("a")
+        talk(thread, 3)
+        assert reader.head is not None
+        thread.state["phase"] = "read"
+        commit(thread, label="read")
+        made = talk(thread, 2, "later")
+        assert list(thread.watch("read", timeout=0)) == made
+        assert list(reader.watch("label:read", timeout=0)) == made, "also one that the handle hasn't seen"
+        with raises(VersionNotFoundError):
+            list(thread.watch("nothing", timeout=0))
 
     def test_rewinds_and_merges_are_versions(self, open_store: OpenStore) -> None:
         store = open_store()

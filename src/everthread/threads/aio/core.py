@@ -83,7 +83,7 @@ class LedgerMerge(Protocol):
 
     async def conflicts(self) -> tuple[Conflict, ...]: ...
 
-    async def write(self, choice: Choice) -> None: ...
+    async def write(self, choice: Choice) -> int: ...
 
 
 class Core:
@@ -102,8 +102,8 @@ class Core:
         else:
             driver = backend
         self.vault = Vault(
-            driver.sealed, driver.erasures, driver.identity, backend.url, keyring, space, limits,
-            runtime.random_bytes, runtime.now_us,
+            driver.sealed, driver.erasures, driver.cells, driver.identity, backend.url, keyring, space,
+            limits, runtime.random_bytes, runtime.now_us,
         )  # fmt: skip
         self.reader = Reader(backend, self._open)
         #: Looks at values that are about to be stored, if the store was opened with detectors.

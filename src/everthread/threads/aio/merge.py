@@ -218,10 +218,8 @@ async def merge(handle: Handle, other: Handle, choice: Choice, label: str | None
     if common is not None and common[0].uid == owner.uid and common[1] == theirs.seq:
         if differing and choice is None:
             return Merge(None, tuple(differing))
-        if ledger is not None:
-            # Effects make no versions of the thread.
-            await ledger.write(choice)
-        return Merge(ours.version)
+        # Effects make no versions of the thread.
+        return Merge(ours.version, effects=0 if ledger is None else await ledger.write(choice))
     if common is None and not unrelated:
         raise UsageError(
             f"{handle.name!r} and {other.name!r} have no version in common: everything that both hold would "
@@ -245,8 +243,7 @@ async def merge(handle: Handle, other: Handle, choice: Choice, label: str | None
     document = merged.document
     if merged.conflicts and choice is not None:
         document = _settled(handle, merged, choice)
-    if ledger is not None:
-        await ledger.write(choice)
+    brought_effects = 0 if ledger is None else await ledger.write(choice)
     if ASYNC:
         # Another task may have edited this handle meanwhile.
         handle.require_clean("merge()")
@@ -265,7 +262,7 @@ async def merge(handle: Handle, other: Handle, choice: Choice, label: str | None
     except BaseException:
         handle.drop_changes()
         raise
-    return Merge(version)
+    return Merge(version, effects=brought_effects)
 
 
 async def _ledgers(handle: Handle, other: Handle) -> LedgerMerge | None:

@@ -490,7 +490,8 @@ class AsyncThread(AwaitedFace):
     def watch(
         self, after: AnyVersion | None = None, *, timeout: float | None = None
     ) -> AsyncIterator[Version]:
-        """The versions that come after ``after`` (by default: after the head of this handle), as they come.
+        """The versions that come after ``after`` (by default: after the head of this handle), as they come. A
+        label, or a distance such as ``"head~2"``, is looked up when the first one is asked for.
 
         In order and without a gap, whoever commits them, rewinds and merges included; ``after=0`` begins with
         the first one. The handle itself doesn't move. Waits for ever, or ends when nothing has come for
@@ -506,7 +507,13 @@ class AsyncThread(AwaitedFace):
         if after is None:
             after = handle.head.version if handle.head is not None else 0
         uid = handle.line.uid if handle.line is not None else None
-        return Watcher(self.core, self.name, uid, after).run(timeout)
+        return Watcher(self.core, self.name, uid, after, self._newest_named).run(timeout)
+
+    async def _newest_named(self, text: str) -> Version:
+        """The version that a text names, as the thread is now, not as this handle sees it."""
+        now = AsyncThread(self.core, self.name)
+        await now.handle.load()
+        return await now.handle.find_version(text)
 
     async def expire(self, after: Lifetime) -> Version | None:
         """Let the thread expire when nothing has been written to it for this long; ``None``: never.

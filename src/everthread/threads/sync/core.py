@@ -82,7 +82,7 @@ class LedgerMerge(Protocol):
 
     def conflicts(self) -> tuple[Conflict, ...]: ...
 
-    def write(self, choice: Choice) -> None: ...
+    def write(self, choice: Choice) -> int: ...
 
 
 class Core:
@@ -96,8 +96,8 @@ class Core:
         self.head_cache = HeadCache()
         driver = backend
         self.vault = Vault(
-            driver.sealed, driver.erasures, driver.identity, backend.url, keyring, space, limits,
-            runtime.random_bytes, runtime.now_us,
+            driver.sealed, driver.erasures, driver.cells, driver.identity, backend.url, keyring, space,
+            limits, runtime.random_bytes, runtime.now_us,
         )  # fmt: skip
         self.reader = Reader(backend, self._open)
         #: Looks at values that are about to be stored, if the store was opened with detectors.

@@ -83,12 +83,12 @@ def _space(core: Core, kind: str) -> str:
     return space_beside(core.space, kind)
 
 
-def every_cell(core: Core, space: str) -> list[tuple[str, Cell]]:
-    """The cells of a space, as they are now, by name."""
+def every_cell(core: Core, space: str, prefix: str = "") -> list[tuple[str, Cell]]:
+    """The cells of a space whose names begin so, as they are now, by name."""
     found: list[tuple[str, Cell]] = []
     while True:
         after, now_us = found[-1][0] if found else None, core.runtime.now_us()
-        page = core.backend.cells(space, "", after, _PAGE, now_us)
+        page = core.backend.cells(space, prefix, after, _PAGE, now_us)
         if not page:
             return found
         found += page

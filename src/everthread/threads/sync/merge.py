@@ -210,10 +210,8 @@ def merge(handle: Handle, other: Handle, choice: Choice, label: str | None, unre
     if common is not None and common[0].uid == owner.uid and common[1] == theirs.seq:
         if differing and choice is None:
             return Merge(None, tuple(differing))
-        if ledger is not None:
-            # Effects make no versions of the thread.
-            ledger.write(choice)
-        return Merge(ours.version)
+        # Effects make no versions of the thread.
+        return Merge(ours.version, effects=0 if ledger is None else ledger.write(choice))
     if common is None and not unrelated:
         raise UsageError(
             f"{handle.name!r} and {other.name!r} have no version in common: everything that both hold would "
@@ -237,8 +235,7 @@ def merge(handle: Handle, other: Handle, choice: Choice, label: str | None, unre
     document = merged.document
     if merged.conflicts and choice is not None:
         document = _settled(handle, merged, choice)
-    if ledger is not None:
-        ledger.write(choice)
+    brought_effects = 0 if ledger is None else ledger.write(choice)
     try:
         # What they have added stays an addition, for the next merge.
         current = handle.open_document().raw
@@ -254,7 +251,7 @@ def merge(handle: Handle, other: Handle, choice: Choice, label: str | None, unre
     except BaseException:
         handle.drop_changes()
         raise
-    return Merge(version)
+    return Merge(version, effects=brought_effects)
 
 
 def _ledgers(handle: Handle, other: Handle) -> LedgerMerge | None:

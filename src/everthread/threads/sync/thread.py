@@ -477,7 +477,8 @@ class Thread(BlockingFace):
 
     @iterated
     def watch(self, after: AnyVersion | None = None, *, timeout: float | None = None) -> Iterator[Version]:
-        """The versions that come after ``after`` (by default: after the head of this handle), as they come.
+        """The versions that come after ``after`` (by default: after the head of this handle), as they come. A
+        label, or a distance such as ``"head~2"``, is looked up when the first one is asked for.
 
         In order and without a gap, whoever commits them, rewinds and merges included; ``after=0`` begins with
         the first one. The handle itself doesn't move. Waits for ever, or ends when nothing has come for
@@ -493,7 +494,13 @@ class Thread(BlockingFace):
         if after is None:
             after = handle.head.version if handle.head is not None else 0
         uid = handle.line.uid if handle.line is not None else None
-        return Watcher(self.core, self.name, uid, after).run(timeout)
+        return Watcher(self.core, self.name, uid, after, self._newest_named).run(timeout)
+
+    def _newest_named(self, text: str) -> Version:
+        """The version that a text names, as the thread is now, not as this handle sees it."""
+        now = Thread(self.core, self.name)
+        now.handle.load()
+        return now.handle.find_version(text)
 
     def expire(self, after: Lifetime) -> Version | None:
         """Let the thread expire when nothing has been written to it for this long; ``None``: never.

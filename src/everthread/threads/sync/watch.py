@@ -9,7 +9,7 @@ version, in another process, after a restart.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from everthread.errors import (
@@ -20,11 +20,11 @@ from everthread.errors import (
     VersionNotFoundError,
     VersionPrunedError,
 )
-from everthread.history.chain import parse_version_id, version_id
+from everthread.history.chain import version_id
 from everthread.stores.contract import DAMAGED, PRUNED, Found, Line, Row
 from everthread.threads.lifetimes import left_s
 from everthread.threads.sync.reader import hash_below
-from everthread.versions import Version
+from everthread.versions import Version, parse_version_name
 
 if TYPE_CHECKING:
     from everthread.threads.sync.core import Core
@@ -39,16 +39,28 @@ _WAIT_UNBORN_S = 0.25
 class Watcher:
     """Where one watch has come to."""
 
-    def __init__(self, core: Core, name: str, uid: bytes | None, after: Version | int | str) -> None:
+    def __init__(
+        self,
+        core: Core,
+        name: str,
+        uid: bytes | None,
+        after: Version | int | str,
+        find: Callable[[str], Version],
+    ) -> None:
         self.core = core
         self._name = name
         #: Which incarnation of the name it is; the first one that comes, if there was none.
         self._uid = uid
         self._id: str | None = None
+        #: A version that is to be looked up when it begins, by its label or its distance from the head.
+        self._named: str | None = None
+        self._find = find
         if isinstance(after, Version):
             self._last, self._id = after.seq, after.id
         elif isinstance(after, str):
-            self._last, self._id = parse_version_id(after)[0], after
+            named = parse_version_name(after)
+            self._last, self._id = named.seq or 0, named.id
+            self._named = after if named.seq is None else None
         elif isinstance(after, int) and not isinstance(after, bool):
             self._last = after
         else:
@@ -60,6 +72,9 @@ class Watcher:
 
     def run(self, timeout_s: float | None) -> Iterator[Version]:
         """The versions after that one, as they come; ends when none has come for ``timeout_s``."""
+        if self._named is not None:
+            version = self._find(self._named)
+            self._last, self._id = version.seq, version.id
         idle_s = 0.0
         while True:
             found = self._found()

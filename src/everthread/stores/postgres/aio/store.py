@@ -346,10 +346,10 @@ class CellAndEventVerbs:
         found = [(name.decode(), last) for name, last in rows]
         return [entry for entry in found if entry[0].startswith(prefix)]
 
-    async def drop_stream(self, space: str, stream: str) -> bool:
-        values = space_bytes(space), name_bytes(stream), self.pool.settings.durable
-        ((dropped,),) = await self.pool.run("drop_stream", values)
-        return bool(dropped)
+    async def trim_stream(self, space: str, stream: str, up_to: int) -> int:
+        values = space_bytes(space), name_bytes(stream), _in_range(up_to), self.pool.settings.durable
+        ((trimmed,),) = await self.pool.run("trim_stream", values)
+        return int(trimmed)
 
     async def rewrite_events(self, space: str, stream: str, bodies: Mapping[int, bytes]) -> int:
         if not bodies:

@@ -335,10 +335,10 @@ class CellAndEventVerbs:
         found = [(name.decode(), last) for name, last in rows]
         return [entry for entry in found if entry[0].startswith(prefix)]
 
-    def drop_stream(self, space: str, stream: str) -> bool:
-        values = space_bytes(space), name_bytes(stream), self.pool.settings.durable
-        ((dropped,),) = self.pool.run("drop_stream", values)
-        return bool(dropped)
+    def trim_stream(self, space: str, stream: str, up_to: int) -> int:
+        values = space_bytes(space), name_bytes(stream), _in_range(up_to), self.pool.settings.durable
+        ((trimmed,),) = self.pool.run("trim_stream", values)
+        return int(trimmed)
 
     def rewrite_events(self, space: str, stream: str, bodies: Mapping[int, bytes]) -> int:
         if not bodies:

@@ -72,6 +72,8 @@ if ASYNC:
 #: Times beyond these aren't told apart: numbers of scripts are exact up to there.
 _TIME_MAX = (1 << 53) - 1
 _PAGE = 256
+#: As many events of a stream are removed at once: the server does nothing else meanwhile.
+_TRIM_EVENTS = 10_000
 
 
 class CellAndEventVerbs(LineWrites):
@@ -209,14 +211,19 @@ class CellAndEventVerbs(LineWrites):
         packed = layout.pack([[seq, body] for seq, body in bodies.items()])
         return int(await self._client.script(scripts.REWRITE, keys, (packed,)))
 
-    async def drop_stream(self, space: str, stream: str) -> bool:
-        made = token()
-
-        def arguments(again: bool) -> Sequence[Argument]:
-            return made, flag(again)
-
+    async def trim_stream(self, space: str, stream: str, up_to: int) -> int:
         keys = (self._keys.stream(space, stream),)
-        return bool(await self._client.script(scripts.DROP, keys, arguments))
+        trimmed = 0
+        while True:
+            given = token(), min(max(up_to, 0), EVENT_SEQ_MAX), _TRIM_EVENTS
+
+            def arguments(again: bool, given: tuple[Argument, ...] = given) -> Sequence[Argument]:
+                return *given, flag(again)
+
+            count, is_more = await self._client.script(scripts.TRIM, keys, arguments)
+            trimmed += int(count)
+            if not is_more:
+                return trimmed
 
 
 def _cell(parts: Sequence[bytes]) -> Cell:

@@ -83,16 +83,42 @@ return out
 -- KEYS: a stream. First, last, bytes, how many entries it holds.
 return {num(first), num(last), call('HGET', meta, 'bytes') or '0', call('XLEN', K)}
 
--- name: drop
--- KEYS: a stream. ARGV: token, whether an earlier try may have landed. Empty; its numbers go on.
-if ARGV[2] == '1' and call('HGET', meta, 'dropped') == ARGV[1] then return 1 end
-if last < first then return 0 end
-call('XTRIM', K, 'MAXLEN', 0)
-for _, digest in ipairs(call('SMEMBERS', meta .. 'y')) do call('UNLINK', index(digest)) end
-call('UNLINK', meta .. 'y')
-call('HDEL', meta, 'peak', 'late')
-call('HSET', meta, 'first', num(last + 1), 'bytes', '0', 'dropped', ARGV[1])
-return 1
+-- name: trim
+-- KEYS: a stream. ARGV: token, up to which seq, how many at most, whether an earlier try may have landed. How many
+-- were removed, and whether there are more. The numbers go on.
+local up_to = math.min(tonumber(ARGV[2]), last)
+local function answer(count) return {count, tonumber(call('HGET', meta, 'first') or '1') <= up_to and 1 or 0} end
+if ARGV[4] == '1' and call('HGET', meta, 'trimmed') == ARGV[1] then
+  return answer(tonumber(call('HGET', meta, 'count')))
+end
+if up_to < first then return {0, 0} end
+if up_to == last then
+  call('XTRIM', K, 'MAXLEN', 0)
+  for _, digest in ipairs(call('SMEMBERS', meta .. 'y')) do call('UNLINK', index(digest)) end
+  call('UNLINK', meta .. 'y')
+  call('HDEL', meta, 'peak', 'late')
+  call('HSET', meta, 'first', num(last + 1), 'bytes', '0', 'trimmed', ARGV[1], 'count', num(last + 1 - first))
+  return answer(last + 1 - first)
+end
+local top, bytes, at = math.min(up_to, first + tonumber(ARGV[3]) - 1), 0, first
+while at <= top do
+  local page = call('XRANGE', K, num(at) .. '-0', num(top) .. '-0', 'COUNT', 500)
+  if #page == 0 then break end
+  for _, entry in ipairs(page) do
+    at, bytes = seq(entry) + 1, bytes + #entry[2][8]
+  end
+end
+call('XTRIM', K, 'MINID', num(top + 1) .. '-0')
+for _, digest in ipairs(call('SMEMBERS', meta .. 'y')) do
+  call('XTRIM', index(digest), 'MINID', num(top + 1) .. '-0')
+  if call('XLEN', index(digest)) == 0 then
+    call('UNLINK', index(digest))
+    call('SREM', meta .. 'y', digest)
+  end
+end
+call('HINCRBY', meta, 'bytes', num(-bytes))
+call('HSET', meta, 'first', num(top + 1), 'trimmed', ARGV[1], 'count', num(top + 1 - first))
+return answer(top + 1 - first)
 
 -- name: rewrite
 -- KEYS: a stream. ARGV: packed pairs of seq and body. How many events have another body now. The stream is
