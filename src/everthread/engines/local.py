@@ -61,7 +61,10 @@ class LocalEngine:
 
     async def save(self, ref: ThreadRef, update: Mapping[str, Any], *, key: Sequence[str | int]) -> ThreadRef:
         """Assign tasks and custom fields."""
-        return await save_slice(self.store, ref, update, self.where, key=key)
+        async with self.step(ref, *key) as step:
+            if not step.done:
+                assign_slice(step, update)
+        return step.ref
 
 
 async def load_slice(store: AsyncStore, ref: ThreadRef) -> dict[str, Any]:
@@ -73,21 +76,11 @@ async def load_slice(store: AsyncStore, ref: ThreadRef) -> dict[str, Any]:
     return {name: value for name, value in found.items() if _is_plain(value)}
 
 
-async def save_slice(
-    store: AsyncStore,
-    ref: ThreadRef,
-    update: Mapping[str, Any],
-    where: Execution,
-    *,
-    key: Sequence[str | int],
-) -> ThreadRef:
-    """Assign custom fields one by one, and tasks as a whole, as one step."""
+def assign_slice(step: steps.AsyncEngineStep, update: Mapping[str, Any]) -> None:
+    """Assign custom fields one by one, and tasks as a whole."""
     custom = custom_part(update)
-    async with steps.enter_step(store, ref, key, where) as step:
-        if not step.done:
-            step.state.update(custom)
-            step.result = sorted(custom)
-    return step.ref
+    step.state.update(custom)
+    step.result = sorted(custom)
 
 
 def _is_plain(value: Any) -> bool:

@@ -315,9 +315,11 @@ async def open_activity(name: str, mode: str, source: ThreadRef | None, system: 
 
 
 @activity.defn(name="everthread.append")
-async def append_activity(ref: ThreadRef, messages: list[dict[str, Any]]) -> ThreadRef:
+async def append_activity(
+    ref: ThreadRef, messages: list[dict[str, Any]], key: list[Any] | None = None, slot: int | None = None
+) -> ThreadRef:
     with _final_failures():
-        return await steps.append(store(), ref, messages, execution())
+        return await steps.append(store(), ref, messages, execution(), key=key, slot=slot)
 
 
 @activity.defn(name="everthread.rewind")
