@@ -13,6 +13,7 @@ from temporalio.common import RetryPolicy
 from everthread.engines.pointers import ThreadRef
 from everthread.engines.temporal.activities import (
     append_activity,
+    append_at_activity,
     end_activity,
     open_activity,
     rewind_activity,
@@ -54,8 +55,9 @@ async def append(
     """Append one message or several, each with an ``"id"`` that its sender chose: once, however often it is
     told, also to later runs. ``key`` and ``slot`` are for results of parallel tools."""
     told = [dict(messages)] if isinstance(messages, Mapping) else [dict(message) for message in messages]
-    arguments: list[Any] = [ref, told] if key is None else [ref, told, list(key), slot]
-    return cast("ThreadRef", await call(append_activity, arguments, options))
+    if key is None:
+        return cast("ThreadRef", await call(append_activity, [ref, told], options))
+    return cast("ThreadRef", await call(append_at_activity, [ref, told, list(key), slot], options))
 
 
 async def rewind(ref: ThreadRef, to: ThreadRef, **options: Any) -> ThreadRef:
