@@ -1,0 +1,1 @@
+"""Temporal on threads."""
