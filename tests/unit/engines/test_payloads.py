@@ -24,6 +24,7 @@ from temporalio.converter import (
     StorageDriverWorkflowInfo,
 )
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
 
 import everthread
 from everthread import (
@@ -499,8 +500,14 @@ def _client(days: int, namespace: str = "default") -> Any:
         retention = SimpleNamespace(ToTimedelta=lambda: timedelta(days=days))
         return SimpleNamespace(config=SimpleNamespace(workflow_execution_retention_ttl=retention))
 
-    service = SimpleNamespace(describe_namespace=describe_namespace)
-    return SimpleNamespace(namespace=namespace, workflow_service=service)
+    async def describe() -> Any:
+        raise RPCError("there is no such workflow", RPCStatusCode.NOT_FOUND, b"")
+
+    return SimpleNamespace(
+        namespace=namespace,
+        workflow_service=SimpleNamespace(describe_namespace=describe_namespace),
+        get_workflow_handle=lambda _: SimpleNamespace(describe=describe),
+    )
 
 
 def test_payloads_expire_together_and_the_claim_says_so(url: str) -> None:
@@ -509,7 +516,7 @@ def test_payloads_expire_together_and_the_claim_says_so(url: str) -> None:
     async def main() -> None:
         async with everthread.open_async(url, runtime=clock.runtime()) as store:
             driver = PayloadDriver(store, ttl=timedelta(days=10))
-            await driver.check_retention(_client(10))
+            await driver.attach(_client(10))
             claims = []
             for each in given:
                 claims += await put(driver, each)
@@ -542,7 +549,7 @@ def test_storing_what_is_there_already_renews_its_time(url: str) -> None:
     async def main() -> None:
         async with everthread.open_async(url, runtime=clock.runtime()) as store:
             driver = PayloadDriver(store, ttl=10 * DAY)
-            await driver.check_retention(_client(3))
+            await driver.attach(_client(3))
             for _ in range(4):
                 claims = await put(driver, payload("the same"))
                 assert await put(driver, payload("the same")) == claims
@@ -558,18 +565,18 @@ def test_storing_what_is_there_already_renews_its_time(url: str) -> None:
 def test_a_ttl_shorter_than_the_retention_is_refused(on_store: Any) -> None:
     async def work(store: AsyncStore) -> None:
         driver = PayloadDriver(store, ttl=timedelta(days=2))
-        with pytest.raises(UsageError, match="check_retention"):
+        with pytest.raises(UsageError, match="attach"):
             await put(driver, payload("x"))
         with pytest.raises(UsageError, match=r"2 days.*3 days.*longest time.*--retention"):
-            await driver.check_retention(_client(3))
-        with pytest.raises(UsageError, match="check_retention"):
+            await driver.attach(_client(3))
+        with pytest.raises(UsageError, match="attach"):
             await put(driver, payload("x"))
-        await driver.check_retention(_client(2))
+        await driver.attach(_client(2))
         await put(driver, payload("x"))
         elsewhere = StorageDriverStoreContext(StorageDriverWorkflowInfo(namespace="other", id="x"))
         with pytest.raises(UsageError, match="'other'"):
             await driver.store(elsewhere, [payload("x")])
-        await driver.check_retention(_client(1, "other"))
+        await driver.attach(_client(1, "other"))
         await driver.store(elsewhere, [payload("x")])
         await driver.store(StorageDriverStoreContext(), [payload("x")])
 

@@ -9,6 +9,7 @@ difference.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -31,6 +32,7 @@ from temporalio.converter import (
     StorageDriverWorkflowInfo,
 )
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
 
 from everthread.arguments import check_count, check_function, check_name
 from everthread.errors import (
@@ -47,6 +49,8 @@ from everthread.store_async import AsyncStore, open_async
 from everthread.threads.aio.thread import AsyncThread
 from everthread.threads.lifetimes import Lifetime, ttl_us
 from everthread.values import Erased, Personal
+
+_log = logging.getLogger("everthread")
 
 T = TypeVar("T")
 Target = StorageDriverWorkflowInfo | StorageDriverActivityInfo | None
@@ -92,8 +96,8 @@ class PayloadDriver(StorageDriver):
     :meth:`store` returns; storing the same payload again stores nothing. Several workers may share a store.
 
     With a ``ttl`` the payloads of a workflow are gone when nothing was stored for it for so long. It must
-    not be shorter than the time for which the namespace keeps histories: call :meth:`check_retention` after
-    connecting, before that nothing is stored.
+    not be shorter than the time for which the namespace keeps histories: :meth:`attach` asks for that, and
+    before it nothing is stored.
 
     With a ``subject``, a name or a function from the workflow (or activity, or ``None``) to one, payloads are
     sealed under that person's key, until ``store.erase(subject)``.
@@ -129,8 +133,10 @@ class PayloadDriver(StorageDriver):
         self._subject = subject
         self._name = check_name(driver_name, "driver_name")
         self._shelves = _Shelves(check_count(memory_bytes, "memory_bytes"))
-        #: The namespaces whose retention is known to be no longer than the lifetime.
-        self._checked: set[str] = set()
+        #: By namespace; their retention is known to be no longer than the lifetime.
+        self._clients: dict[str, Client] = {}
+        #: Threads whose workflows are being looked at, because a payload is gone.
+        self._looking: dict[str, asyncio.Task[None]] = {}
 
     def name(self) -> str:
         """The name that histories know this driver by."""
@@ -144,29 +150,33 @@ class PayloadDriver(StorageDriver):
         """The thread that holds the payloads of a workflow, for everything else that a thread can do."""
         return self._named(namespace, workflow_id)
 
-    async def check_retention(self, client: Client) -> None:
-        """Ask the server how long it keeps the histories of closed workflows in the client's namespace.
+    async def attach(self, client: Client) -> None:
+        """Tell the driver which client it serves, once after connecting.
 
-        Raises :class:`UsageError` if payloads would expire before the histories that need them. A driver
-        without a ``ttl`` has nothing to ask.
+        With a ``ttl`` the server is asked how long it keeps the histories of closed workflows. Raises
+        :class:`UsageError` if payloads would expire before the histories that need them.
+
+        From then on workflows that can't go on are terminated, and the reason names the payload: Temporal's
+        SDK can't fail a workflow while it replays it, and would try for ever.
         """
-        if self._ttl is None:
-            return
-        request = DescribeNamespaceRequest(namespace=client.namespace)
-        found = await client.workflow_service.describe_namespace(request)
-        retention = found.config.workflow_execution_retention_ttl.ToTimedelta()
-        if self._ttl < retention:
-            raise UsageError(
-                f"ttl={self._ttl} is shorter than the {retention} for which the namespace "
-                f"{client.namespace!r} keeps the histories of closed workflows, which need their payloads: "
-                "let ttl be that and the longest time for which a workflow stores nothing, or shorten the "
-                f"retention (temporal operator namespace update -n {client.namespace} --retention …)"
-            )
-        self._checked.add(client.namespace)
+        if self._ttl is not None:
+            request = DescribeNamespaceRequest(namespace=client.namespace)
+            found = await client.workflow_service.describe_namespace(request)
+            retention = found.config.workflow_execution_retention_ttl.ToTimedelta()
+            if self._ttl < retention:
+                raise UsageError(
+                    f"ttl={self._ttl} is shorter than the {retention} for which the namespace "
+                    f"{client.namespace!r} keeps the histories of closed workflows, which need their "
+                    "payloads: let ttl be that and the longest time for which a workflow stores nothing, or "
+                    "shorten the retention (temporal operator namespace update "
+                    f"-n {client.namespace} --retention …)"
+                )
+        self._clients[client.namespace] = client
 
     async def close(self) -> None:
         """Wait for what is being stored, and close the store if it was opened here."""
         await self._shelves.settle()
+        await asyncio.gather(*self._looking.values(), return_exceptions=True)
         if self._store is not None and self._store is not self._given:
             store, self._store = self._store, None
             await store.close()
@@ -184,7 +194,7 @@ class PayloadDriver(StorageDriver):
         """
         store = await self._opened()
         target = context.target
-        self._require_checked(target)
+        self._require_attached(target)
         subject = self._subject(target) if callable(self._subject) else self._subject
         raws = [payload.SerializeToString(deterministic=True) for payload in payloads]
         for raw in raws:
@@ -278,13 +288,13 @@ class PayloadDriver(StorageDriver):
             )
         return ids
 
-    def _require_checked(self, target: Target) -> None:
-        if self._ttl is None or (target.namespace in self._checked if target is not None else self._checked):
+    def _require_attached(self, target: Target) -> None:
+        if self._ttl is None or (target.namespace in self._clients if target is not None else self._clients):
             return
         raise UsageError(
             f"a payload driver with a ttl stores nothing before it knows how long the namespace "
             f"{'' if target is None else repr(target.namespace) + ' '}keeps histories: "
-            "await driver.check_retention(client), once after connecting"
+            "await driver.attach(client), once after connecting"
         )
 
     def _thread_of(self, target: Target) -> str:
@@ -298,8 +308,7 @@ class PayloadDriver(StorageDriver):
 
     def _named(self, *parts: str) -> str:
         """A name below the prefix, readable, and no two targets share one."""
-        escaped = [part.replace("%", "%25").replace("/", "%2F") for part in parts]
-        name = self._prefix + "/".join(escaped)
+        name = self._prefix + "/".join(part.replace("%", "%25").replace("/", "%2F") for part in parts)
         try:
             return check_name(name, "name of a thread")
         except InvalidNameError:
@@ -335,7 +344,11 @@ class PayloadDriver(StorageDriver):
             wanted = self._read_claim(claim)
             if wanted.thread not in threads:
                 threads[wanted.thread] = await store.thread(wanted.thread)
-            found.append(Payload.FromString(await self._restore(threads[wanted.thread], wanted)))
+            try:
+                found.append(Payload.FromString(await self._restore(threads[wanted.thread], wanted)))
+            except ApplicationError as gone:
+                self._look_after(wanted, gone)
+                raise
         return found
 
     def _read_claim(self, claim: StorageDriverClaim) -> _Wanted:
@@ -427,6 +440,36 @@ class PayloadDriver(StorageDriver):
             f"there is no payload {wanted.payload_id} in {thread.name!r}: the thread was deleted, or the "
             "claim is of another store",
         )
+
+    # ── workflows that can't go on ───────────────────────────────────────────────────────────
+
+    def _look_after(self, wanted: _Wanted, gone: ApplicationError) -> None:
+        """Terminate the workflow that a payload was stored for if it is stuck, without waiting for that."""
+        if self._clients and wanted.thread not in self._looking:
+            task = asyncio.get_running_loop().create_task(self._end_if_stuck(wanted, str(gone)))
+            self._looking[wanted.thread] = task
+            task.add_done_callback(lambda _: self._looking.pop(wanted.thread, None))
+
+    async def _end_if_stuck(self, wanted: _Wanted, reason: str) -> None:
+        """A workflow is stuck if its task is tried again, and the history that has to be replayed for it
+        needs what is gone."""
+        namespace, _, name = wanted.thread.removeprefix(self._prefix).partition("/")
+        client = self._clients.get(_unescaped(namespace))
+        if client is None or "/" in name:
+            return
+        try:
+            described = await client.get_workflow_handle(_unescaped(name)).describe()
+            if described.raw_description.pending_workflow_task.attempt <= 1:
+                return
+            handle = client.get_workflow_handle(described.id, run_id=described.run_id)
+            async for event in handle.fetch_history_events():
+                if wanted.payload_id.encode() in event.SerializeToString():
+                    await handle.terminate(reason=reason)
+                    _log.warning("the workflow %r was terminated: %s", described.id, reason)
+                    return
+        except RPCError as error:
+            # Its task will be tried again, and so will this.
+            _log.debug("whether the workflow of %r is stuck can't be told: %s", wanted.thread, error)
 
 
 # ── what is remembered, and what waits ──
@@ -545,6 +588,10 @@ class _Shelves:
 # ── payloads and differences: no I/O ──
 
 _NOTHING = _Kept(b"", 0)
+
+
+def _unescaped(part: str) -> str:
+    return part.replace("%2F", "/").replace("%25", "%")
 
 
 async def _run(aside: Callable[..., Any], size: int, fn: Callable[..., T], *args: Any) -> T:
