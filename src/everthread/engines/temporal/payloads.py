@@ -271,13 +271,11 @@ class PayloadDriver(StorageDriver):
             if payload_id in fresh or await log.find(payload_id) is not None:
                 continue
             known = {**shelf.newest(), **fresh}
-            base_id = await _run(aside, len(raw), _choose_base, raw, secret, known)
+            base_id, data = await _run(aside, len(raw), _difference, raw, secret, known)
             if base_id is not None and base_id not in fresh and await log.find(base_id) is None:
                 # Of a thread that had this name before.
-                base_id = None
-            base = None if base_id is None else known[base_id]
-            data = await _run(aside, len(raw), _pack, raw, b"" if base is None else base.raw)
-            fresh[payload_id] = kept = _Kept(raw, 0 if base is None else base.depth + 1)
+                base_id, data = None, await _run(aside, len(raw), _pack, raw, b"")
+            fresh[payload_id] = kept = _Kept(raw, 0 if base_id is None else known[base_id].depth + 1)
             items.append(
                 {
                     "id": payload_id,
@@ -632,6 +630,12 @@ def _secret(thread: AsyncThread, subject: str) -> bytes:
 
 def _value(personal: Personal) -> Any:
     return personal.value
+
+
+def _difference(raw: bytes, secret: bytes, known: dict[str, _Kept]) -> tuple[str | None, bytes]:
+    """What a payload is to be based on, if anything, and what is to be kept of it then."""
+    base_id = _choose_base(raw, secret, known)
+    return base_id, _pack(raw, b"" if base_id is None else known[base_id].raw)
 
 
 def _choose_base(raw: bytes, secret: bytes, known: dict[str, _Kept]) -> str | None:
