@@ -65,7 +65,7 @@ CHAIN_MAX = 32
 #: Shorter payloads are kept whole: there is nothing to gain.
 _DIFFERENCE_BYTES_MIN = 1024
 #: How many earlier payloads of a thread are looked at, and in how many places of so many bytes.
-_CANDIDATES_MAX, _SAMPLES, _SAMPLE_BYTES = 8, 8, 48
+_CANDIDATES_MAX, _SAMPLES, _SAMPLE_BYTES, _NEAR_BYTES = 8, 8, 48, 1024
 #: A base saves this part of a payload at least, or isn't used.
 _COMMON_PART_MIN = 0.25
 #: Work on more bytes than these is done on another thread.
@@ -653,12 +653,22 @@ def _choose_base(raw: bytes, secret: bytes, known: dict[str, _Kept]) -> str | No
             return best
         if len(short) < _DIFFERENCE_BYTES_MIN or kept.depth >= CHAIN_MAX:
             continue
-        places = range(0, len(short) - _SAMPLE_BYTES, (len(short) - _SAMPLE_BYTES) // _SAMPLES)
-        hits = sum(short[at : at + _SAMPLE_BYTES] in long for at in places)
-        shared = len(short) * hits / len(places)
+        shared = len(short) * _common_part(short, long)
         if shared > common and _mark(kept.raw, secret) == payload_id:
             best, common = payload_id, shared
     return best
+
+
+def _common_part(short: bytes, long: bytes) -> float:
+    """How much of one is in the other, by samples."""
+    places = range(0, len(short) - _SAMPLE_BYTES, (len(short) - _SAMPLE_BYTES) // _SAMPLES)
+    hits = 0
+    for at in places:
+        sample, last = short[at : at + _SAMPLE_BYTES], at + len(long) - len(short)
+        # Nearly always about where it was, or further on by what was added.
+        is_near = long.find(sample, max(0, at - _NEAR_BYTES), last + _NEAR_BYTES) >= 0
+        hits += is_near or sample in long
+    return hits / len(places)
 
 
 def _pack(raw: bytes, base: bytes) -> bytes:
