@@ -60,6 +60,9 @@ class Choice(Protocol):
     def digest(self) -> bytes:
         """What these rules are known by: others may choose differently."""
 
+    def enter(self, prefix: str, fd: int) -> None:
+        """A folder is come to, before anything in it is asked for."""
+
     def enters(self, text: str, name: str, is_folder: bool) -> bool:
         """Whether something belongs to the tree, by its path."""
 
@@ -124,7 +127,7 @@ class Scan:
     def run(self) -> None:
         cache, choice = self._cache, self._choice
         cache.open(os.fstat(self._folder.fd), b"" if choice is None else choice.digest)
-        self._folder.walk(self._visit)
+        self._folder.walk(self._visit, None if choice is None else choice.enter)
 
     def _visit(self, text: str, entry: Any, found: os.stat_result, fd: int) -> bool:
         kind = found.st_mode & 0o170000

@@ -31,6 +31,7 @@ _KINDS = {
 
 #: When a file was written, changed, how long it is, which one it is, and its mode.
 Signature = tuple[int, int, int, int, int]
+Visit = Callable[[str, Any, os.stat_result, int], bool]
 
 
 def signature(found: os.stat_result) -> Signature:
@@ -91,14 +92,17 @@ class Folder:
 
     # ── looking ──────────────────────────────────────────────────────────────────────────────
 
-    def walk(self, visit: Callable[[str, Any, os.stat_result, int], bool]) -> None:
+    def walk(self, visit: Visit, enter: Callable[[str, int], None] | None = None) -> None:
         """Call ``visit(text, entry, stat, fd)`` for everything in it; a folder that it says False of isn't
-        entered. ``fd`` is the open folder that the entry is in."""
-        self._walk(self._fd, "", 0, visit)
+        entered. ``fd`` is the open folder that the entry is in. ``enter(prefix, fd)`` is called before the
+        entries of each folder."""
+        self._walk(self._fd, "", 0, visit, enter)
 
     def _walk(
-        self, fd: int, prefix: str, depth: int, visit: Callable[[str, Any, os.stat_result, int], bool]
+        self, fd: int, prefix: str, depth: int, visit: Visit, enter: Callable[[str, int], None] | None
     ) -> None:
+        if enter is not None:
+            enter(prefix, fd)
         folders: list[tuple[str, str]] = []
         with os.scandir(fd) as entries:
             for entry in entries:
@@ -119,7 +123,7 @@ class Folder:
             except OSError as error:
                 raise unreadable(text, error, "looked at") from None
             try:
-                self._walk(inner, f"{text}/", depth + 1, visit)
+                self._walk(inner, f"{text}/", depth + 1, visit, enter)
             finally:
                 os.close(inner)
 
