@@ -33,7 +33,7 @@ class FilePins:
         self._kept: dict[int, dict[int, Spans]] = {}
 
     def add(self, family: Family, lines: Callable[[], Iterator[Line]], pins: Pins) -> None:
-        """Pin what threads refer to, if these are files beside threads; ``lines`` gives all that there are."""
+        """Pin what threads refer to, if these are files beside threads; ``lines`` gives all lines."""
         beside = [line for line in family.lines.values() if line.space == self._space and not line.deleted]
         for line in beside:
             owner = self._core.backend.line_by_uid(bytes.fromhex(line.name))

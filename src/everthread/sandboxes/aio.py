@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from everthread.errors import UsageError
 from everthread.sandboxes.files import (
@@ -12,6 +13,7 @@ from everthread.sandboxes.files import (
     Files,
     SnapshotRef,
 )
+from everthread.sandboxes.local import LocalSandboxes, Sandbox
 from everthread.sandboxes.paths import AnyPath
 from everthread.sandboxes.workspace import Workspace, check_empty, compare_versions, files_beside
 from everthread.threads.aio.thread import AsyncThread
@@ -137,6 +139,82 @@ class AsyncFiles(AwaitedFace):
 
     def __repr__(self) -> str:
         return f"<files of {self.thread.name!r}>"
+
+
+class AsyncLocalSandboxes:
+    """As :class:`LocalSandboxes`, on an async store: every call is awaited."""
+
+    def __init__(self, store: Any, root: AnyPath, *, limits: FileLimits = DEFAULT_FILE_LIMITS) -> None:
+        if getattr(getattr(store, "core", None), "run_blocking", None) is None:
+            raise UsageError("AsyncLocalSandboxes() takes an async store: await everthread.open_async(…)")
+        self._run: Callable[..., Any] = store.core.run_blocking
+        self._root = root
+        self._limits = limits
+
+    async def _do(self, call: Callable[[LocalSandboxes], T]) -> T:
+        made: T = await self._run(lambda store: call(LocalSandboxes(store, self._root, limits=self._limits)))
+        return made
+
+    async def base(self, recipe: str, seed: Callable[[str], Any]) -> SnapshotRef:
+        """The base snapshot of a recipe: see :meth:`LocalSandboxes.base`. ``seed`` is an ordinary function,
+        and runs on a worker thread."""
+        return await self._do(lambda sandboxes: sandboxes.base(recipe, seed))
+
+    async def open(self, sandbox_id: str, *, session: Any = None, **options: Any) -> AsyncSandbox:
+        """Enter a sandbox: see :meth:`LocalSandboxes.open`, which takes the same options. A ``session`` is
+        that of an async store."""
+        if isinstance(source := options.get("source"), AsyncSandbox):
+            options["source"] = source.sandbox
+        made = await self._do(lambda sandboxes: sandboxes.open(sandbox_id, **options))
+        if session is not None and made.is_owned:
+            await session.sandbox_ready(made.id, None if made.base is None else made.base.plain())
+        return AsyncSandbox(self._run, made, session)
+
+
+class AsyncSandbox(AwaitedFace):
+    """As :class:`Sandbox`: use it with ``async with``, or close it."""
+
+    def __init__(self, run: Callable[..., Any], sandbox: Sandbox, session: Any) -> None:
+        self._run = run
+        self._session = session
+        #: The blocking one.
+        self.sandbox = sandbox
+        self.id = sandbox.id
+        self.path = sandbox.path
+
+    async def _do(self, call: Callable[[Sandbox], T]) -> T:
+        made: T = await self._run(lambda store: call(self.sandbox))
+        return made
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[str]:
+        """Run something in the directory: see :meth:`Sandbox.working`."""
+        await self._do(lambda sandbox: sandbox.mark_dirty())
+        yield self.path
+
+    async def save(self, label: str | None = None) -> SnapshotRef:
+        """Make the directory, as it is, a version."""
+        return await self._do(lambda sandbox: sandbox.save(label))
+
+    async def discard(self) -> None:
+        """Make the directory what the newest version is."""
+        await self._do(lambda sandbox: sandbox.discard())
+
+    async def close(self) -> SnapshotRef | None:
+        """Leave the sandbox as its ``shutdown`` says; the snapshot that this made."""
+        made = await self._do(lambda sandbox: sandbox.close())
+        if made is not None and self._session is not None:
+            self._session.exit_snapshot = made.plain()
+        return made
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return repr(self.sandbox)
 
 
 class AsyncWorkspace(AwaitedFace):

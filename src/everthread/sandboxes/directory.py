@@ -12,7 +12,7 @@ import msgspec
 
 from everthread.arguments import counted
 from everthread.errors import ErasedError, InvalidStateError, InvalidValueError, LimitError, StorageWriteError
-from everthread.sandboxes.chunks import PIECE_BYTES_MAX, content_id
+from everthread.sandboxes.chunks import PIECE_BYTES_MAX, content_id, cut, parts_id
 from everthread.sandboxes.disk import (
     Folder,
     Signature,
@@ -322,6 +322,23 @@ def save_directory(
         left_out={text_name(text): why for text, why in sorted(saving.scan.left_out.items())},
         unsettled=tuple(saving.unsettled),
     )
+
+
+def holds_content(fd: int, file: FileEntry, view: FilesView) -> bool:
+    """Whether an open file holds a content."""
+
+    def read(count: int) -> bytes:
+        return os.read(fd, count)
+
+    if file.how == SEALED:
+        try:
+            return b"".join(view.pieces("", file)) == b"".join(iter(lambda: read(PIECE_BYTES_MAX), b""))
+        except ErasedError:
+            return False
+    pieces = list(cut(read))
+    if not file.content or len(pieces) < 2:
+        return file.content == (content_id(pieces[0]) if pieces else b"")
+    return file.content == parts_id([content_id(piece) for piece in pieces])
 
 
 # ── restoring ───────────────────────────────────────────────────────────────────────────────────────────

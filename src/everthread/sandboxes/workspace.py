@@ -21,18 +21,19 @@ import msgspec
 from everthread.detectors import Detector, secrets
 from everthread.errors import (
     ConflictError,
-    ErasedError,
     InvalidStateError,
     InvalidValueError,
+    NotFoundError,
     StorageWriteError,
     StoreBusyError,
 )
-from everthread.sandboxes.chunks import PIECE_BYTES_MAX, content_id, cut, parts_id
+from everthread.sandboxes.contents import Contents
 from everthread.sandboxes.directory import (
     RESTORING,
     Restored,
     Saved,
     Writer,
+    holds_content,
     restore_directory,
     save_directory,
 )
@@ -44,7 +45,7 @@ from everthread.sandboxes.paths import AnyPath, parents, shown, text_name
 from everthread.sandboxes.stat_cache import StatCache
 from everthread.sandboxes.tree import (
     MODE_BITS,
-    SEALED,
+    TREE,
     Entry,
     FileEntry,
     FilesDiff,
@@ -56,9 +57,11 @@ from everthread.sandboxes.tree import (
 )
 from everthread.threads.sync.journals import FILES, beside
 from everthread.threads.sync.thread import Thread
+from everthread.threads.sync.workspace import recorded_at
 
 if TYPE_CHECKING:
     from everthread.threads.sync.core import Core
+    from everthread.threads.sync.handle import AnyVersion
 
 #: How often saving is tried again when another process has recorded the same folder meanwhile.
 _TRIES = 5
@@ -355,6 +358,26 @@ def files_beside(thread: Thread) -> Files:
     return Files(Thread(beside(thread.core, FILES), thread.uid or ""))
 
 
+def files_at(thread: Thread, version: AnyVersion | None = None) -> FilesView:
+    """The files of a thread at one of its versions: those that it holds itself, as a sandbox does, or what
+    was recorded of its working folder. Raises :class:`NotFoundError` if it has neither."""
+    handle = thread.handle
+    _, head = handle.require()
+    found = head.version if version is None else handle.find_version(version)
+    past = thread.at(found)
+    if TREE in past.state:
+        return Files(thread).at(found)
+    recorded = recorded_at(past)
+    if recorded is None:
+        raise NotFoundError(f"{thread.name!r} holds no files, and none were recorded beside it, at {found}")
+    return files_beside(thread).at(recorded)
+
+
+def empty_view(thread: Thread) -> FilesView:
+    """A tree without any files."""
+    return FilesView(Contents(thread), {}, None, None)
+
+
 class _Restore:
     """One folder on its way from the versions that it may hold files of to another one."""
 
@@ -474,7 +497,7 @@ class _Restore:
         if kind != stat.S_IFREG or (mode and found.st_mode & MODE_BITS != file.mode):
             return False
         with self._folder.open_file(text) as fd:
-            return _holds(fd, file, view)
+            return holds_content(fd, file, view)
 
     def _place_file(self, text: str, file: FileEntry, pieces: Iterator[bytes]) -> None:
         staged = self._staged()
@@ -500,23 +523,6 @@ class _Restore:
         above = text.rpartition("/")[0]
         if above:
             self._folder.unlock(above)
-
-
-def _holds(fd: int, file: FileEntry, view: FilesView) -> bool:
-    """Whether an open file holds a content."""
-
-    def read(count: int) -> bytes:
-        return os.read(fd, count)
-
-    if file.how == SEALED:
-        try:
-            return b"".join(view.pieces("", file)) == b"".join(iter(lambda: read(PIECE_BYTES_MAX), b""))
-        except ErasedError:
-            return False
-    pieces = list(cut(read))
-    if not file.content or len(pieces) < 2:
-        return file.content == (content_id(pieces[0]) if pieces else b"")
-    return file.content == parts_id([content_id(piece) for piece in pieces])
 
 
 def _own_paths(url: str) -> list[str]:
