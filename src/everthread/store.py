@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from everthread.people.report import ErasureReport
     from everthread.people.users import UserStore
     from everthread.redaction.report import Place, RedactionReport
+    from everthread.sandboxes.workspace import Workspaces
     from everthread.search.query import Hits
     from everthread.sessions.resume import ResumeReport
     from everthread.sessions.sync.joined_run import JoinedRun
@@ -70,6 +71,7 @@ else:
         "everthread.people.report": "ErasureReport",
         "everthread.people.users": "UserStore",
         "everthread.redaction.report": "Place RedactionReport",
+        "everthread.sandboxes.workspace": "Workspaces",
         "everthread.search.query": "Hits",
         "everthread.sessions.sync.orders": "Constraints",
         "everthread.sessions.resume": "ResumeReport",
@@ -108,6 +110,12 @@ class Store(MaintainedStore):
         from everthread.sessions.sync.ledger_merge import compare_ledgers
 
         return compare_ledgers(core, uid, other)
+
+    @staticmethod
+    def _open_workspaces() -> Workspaces:
+        from everthread.sandboxes.workspace import Workspaces
+
+        return Workspaces()
 
     def session(
         self,

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from everthread.knowledge import AsyncKnowledge
     from everthread.people.users import AsyncUserStore
     from everthread.redaction.report import Place
+    from everthread.sandboxes.aio import AsyncWorkspaces
     from everthread.sessions.aio.joined_run import AsyncJoinedRun
     from everthread.sessions.aio.ledger_merge import LedgerMerge
     from everthread.sessions.aio.orders import AsyncConstraints
@@ -81,6 +82,7 @@ else:
         "everthread.knowledge": "AsyncKnowledge",
         "everthread.people.users": "AsyncUserStore",
         "everthread.redaction.report": "Place",
+        "everthread.sandboxes.aio": "AsyncWorkspaces",
         "everthread.sessions.aio.orders": "AsyncConstraints",
         "everthread.sessions.aio.session": "AsyncAgentSession",
         "everthread.sessions.aio.status": "AsyncSessionRecords",
@@ -331,6 +333,7 @@ class AsyncStore(AsyncThreadStore):
     def __init__(self, backend: AsyncBackend, **options: Any) -> None:
         super().__init__(backend, **options)
         self._worker = WorkerStore(functools.partial(self._make_blocking, options))
+        self.core.run_blocking = self._run
 
     def _make_blocking(self, options: dict[str, Any]) -> Store:
         backend: Any = _Abortable(self.core.backend.blocking)
@@ -381,6 +384,12 @@ class AsyncStore(AsyncThreadStore):
         from everthread.sessions.aio.ledger_merge import compare_ledgers
 
         return await compare_ledgers(core, uid, other)
+
+    @staticmethod
+    def _open_workspaces() -> AsyncWorkspaces:
+        from everthread.sandboxes.aio import AsyncWorkspaces
+
+        return AsyncWorkspaces()
 
     def session(
         self,

@@ -23,6 +23,7 @@ COMMANDS = {
     "log": "The versions of a thread, as a graph.",
     "show": "The state of a thread, now or at a version.",
     "diff": "What changed between two versions, or two threads.",
+    "files": "The files of a sandbox or working folder, at any version.",
     "runs": "The runs of agents on a thread.",
     "effects": "What runs did to the world, and what nobody knows.",
     "settle": "Say whether an effect in doubt has happened.",
@@ -150,8 +151,8 @@ def load(name: str) -> click.Command:
 
 #: Commands whose arguments are names of threads, or words.
 _NAMING = (
-    "status", "resume", "log", "show", "diff", "runs", "effects", "settle", "events", "search", "fork",
-    "merge", "rewind", "delete",
+    "status", "resume", "log", "show", "diff", "files", "runs", "effects", "settle", "events", "search",
+    "fork", "merge", "rewind", "delete",
 )  # fmt: skip
 
 

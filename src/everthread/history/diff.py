@@ -250,6 +250,8 @@ class Diff:
     removed: Mapping[str, Any]
     changed: Mapping[str, tuple[Any, Any]]
     logs: Mapping[str, LogChange]
+    #: What differs in the working folder, if that was asked for.
+    files: Any = None
     _lift: Callable[[Any], Any] = field(default=lift_value, repr=False, compare=False)
     _lower: Callable[[Any], Any] = field(default=lower_value, repr=False, compare=False)
 
@@ -280,7 +282,7 @@ class Diff:
         )
 
     def __bool__(self) -> bool:
-        return bool(self.ops) or any(log.added or log.removed for log in self.logs.values())
+        return bool(self.ops or self.files) or any(log.added or log.removed for log in self.logs.values())
 
     def summary(self, *, but: Callable[[str], bool] = lambda path: False) -> str:
         """One line: how much was added, changed and removed, in which top-level keys and logs.
@@ -300,6 +302,8 @@ class Diff:
             counts = _counts(("+", log.added), (_MINUS, log.removed))
             if counts:
                 parts.append(f"{_log_name(name)} {counts}")
+        if self.files:
+            parts.append(f"files: {self.files.summary()}")
         return "; ".join(parts) or "no changes"
 
     def apply(self, document: dict[str, Any]) -> dict[str, Any]:

@@ -101,6 +101,10 @@ class LogState(msgspec.Struct, frozen=True):
 
 EMPTY_LOG = LogState()
 
+#: A log whose items documents refer to by their ids: the contents of files. Their order says nothing, so that
+#: a merge brings those along that are missing.
+CONTENTS = "\0contents"
+
 
 def _join(*parts: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
     joined: list[tuple[int, int]] = []

@@ -162,10 +162,11 @@ class Needle:
         return text
 
     def _out_of_bytes(self, data: bytes, key: bool) -> bytes:
-        new = self.in_keys if key else self.replacement
-        data = data.replace(self.data, new.encode("utf-8", "surrogatepass"))
+        new = (self.in_keys if key else self.replacement).encode("utf-8", "surrogatepass")
+        lines = self.data.count(b"\n") if self.data.strip(b"\n") else 0
+        data = data.replace(self.data, _with_lines(new, lines))
         while self.data in data:
-            data = data.replace(self.data, b"")
+            data = data.replace(self.data, b"\n" * lines)
         return data
 
     def _packed(self, node: Tagged, key: bool) -> Tagged:
@@ -271,6 +272,14 @@ class RecordNeedle(Needle):
         parents, last = at[:-1], at[-1] if at else None
         known = parents in (ITEM, ("run",)) or (len(parents) == 2 and parents[0] == "open")
         return known and last in self._prose
+
+
+def _with_lines(data: bytes, count: int) -> bytes:
+    """Bytes with so many ends of lines. Contents of files are kept as edits of earlier ones, by line: what is
+    redacted in one of these must not move the lines after it."""
+    lines = data.split(b"\n")
+    first, rest = lines[: count + 1], lines[count + 1 :]
+    return b" ".join((b"\n".join(first), *rest)) + b"\n" * (count + 1 - len(first))
 
 
 def _as_text(node: Tagged) -> Any:

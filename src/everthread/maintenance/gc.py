@@ -15,6 +15,7 @@ from everthread.events.saved import TRIMS, stream_of
 from everthread.events.sync import trim
 from everthread.events.sync.stream import EventStream
 from everthread.history.retention import Retention, Spans, VersionLike
+from everthread.maintenance.file_pins import FilePins
 from everthread.maintenance.prune import Family, LinePruning, Moved, Pins, Sweep
 from everthread.maintenance.reports import GcReport
 from everthread.stores.contract import SEAL_SEQ, Found, Line, StaleCell
@@ -56,6 +57,7 @@ class Cleaner:
         self._expired_count = self._companions = self._threads = self._versions = self._bytes = 0
         self._events = 0
         self._pinned: list[Pin] = []
+        self._file_pins = FilePins(core, rule, self._now_us)
         #: Tells what this cleaning announces from what others do.
         self._token = core.runtime.random_bytes(8).hex()
 
@@ -266,6 +268,7 @@ class Cleaner:
             backend.swap(space, name, revision, b"" if there else None, now_us, durable=False)
 
     def _add_pins(self, family: Family, pins: Pins) -> None:
+        self._file_pins.add(family, self._lines, pins)
         for line in family.lines.values():
             if line.space == self.core.space and not line.deleted:
                 for each in pins_of(self.core, line):

@@ -42,6 +42,7 @@ from everthread.people.report import (
 )
 from everthread.process import Place as Process
 from everthread.process import here, is_gone
+from everthread.sandboxes.folders import unreached_folders
 from everthread.stores.contract import (
     DELETED,
     DESTROYED,
@@ -245,7 +246,7 @@ def preview(core: Core, subject: str) -> ErasureReport:
             *elsewhere_places(url, others.values, others.keys, "would be deleted"),
             *held_places(url, stayed, standing.hold.reason if standing.hold else "", "would stay"),
         ),
-        unreached=unreachable_copies(keyring.rotates_master),
+        unreached=(*unreached_folders(core), *unreachable_copies(keyring.rotates_master)),
         held=None if hold is None else hold.reason,
     )
 
@@ -477,7 +478,8 @@ class Erasure:
     def _outline(self, waiting: tuple[str, ...]) -> ErasureReport:
         """A report without what was done."""
         looked = () if self.notes.captured or self._phase < DELETED else (NOT_LOOKED,)
-        unreached = (*self._purged.unreached, *self._found.unreached, *looked)
+        folders = unreached_folders(self._core)
+        unreached = (*self._purged.unreached, *self._found.unreached, *looked, *folders)
         return ErasureReport(
             erasure=self.id,
             complete=False,

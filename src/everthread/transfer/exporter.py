@@ -47,8 +47,9 @@ _GONE = "\0gone\0"
 USERS = "\0users"
 JOURNALS = "\0journal"
 INBOXES = "\0inbox"
+FILES = "\0files"
 #: What is called after the uid of its thread.
-COMPANIONS = (JOURNALS, INBOXES)
+COMPANIONS = (JOURNALS, INBOXES, FILES)
 #: When persons are to be erased: each store's own, and those that came to it.
 LIFETIMES = "\0lifetimes"
 #: Cells that hold facts which last; leases and heartbeats speak of processes here and now, and what

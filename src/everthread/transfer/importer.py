@@ -64,7 +64,7 @@ from everthread.threads.sync.core import Core
 from everthread.transfer import exporter
 from everthread.transfer.archive_file import ArchiveReader
 from everthread.transfer.exporter import REMEMBERED, Exporter, last_seq
-from everthread.transfer.report import INBOX, JOURNAL, PERSON, ImportReport, shown
+from everthread.transfer.report import FILES, INBOX, JOURNAL, PERSON, ImportReport, shown
 from everthread.transfer.thread_writer import DELETED_HERE, IncomingValues, Origin, ThreadWriter
 
 #: What holds the place of events that were deleted, for the moment that it takes to delete it as well.
@@ -418,7 +418,8 @@ class Importer:
             return f"{PERSON} (key {name})"
         if not space.endswith(exporter.COMPANIONS):
             return name
-        kind = INBOX if space.endswith(exporter.INBOXES) else JOURNAL
+        kinds = {exporter.INBOXES: INBOX, exporter.FILES: FILES}
+        kind = next((kind for ending, kind in kinds.items() if space.endswith(ending)), JOURNAL)
         owner = self._backend.line_by_uid(exporter.uid_of(name))
         return f"{kind} {owner.name!r}" if owner is not None else f"{kind} the thread {name}"
 

@@ -11,6 +11,7 @@ from everthread.maintenance.key_needs import BRING, KeyNeeds
 PERSON = "the user data of a person"
 JOURNAL = "the journal of"
 INBOX = "the inbox of"
+FILES = "the files of"
 
 
 class ExportReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +73,7 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def shown(name: str) -> str:
     """What was left out, as it stands in a sentence: names in quotes."""
-    return name if name.startswith((f"{PERSON} (", f"{JOURNAL} ", f"{INBOX} ")) else repr(name)
+    return name if name.startswith((f"{PERSON} (", f"{JOURNAL} ", f"{INBOX} ", f"{FILES} ")) else repr(name)
 
 
 def told(report: ExportReport | ImportReport) -> str:

@@ -12,6 +12,7 @@ import pytest
 import everthread
 from everthread.cli.commands import COMMANDS, load, make_group
 from everthread.cli.output import SCHEMA_VERSION
+from everthread.sandboxes import Files
 from tests.unit.cli.calling import Program, here
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "command-line.md"
@@ -23,6 +24,7 @@ FIELDS = {
     "log": "thread versions more forked_from forks forks_complete effects recovered",
     "show": "thread version state logs log session effects recovered",
     "diff": "thread with old new summary added removed changed logs",
+    "files": "thread version files",
     "runs": "thread runs",
     "effects": "thread effects settled losses",
     "settle": "thread effect",
@@ -59,6 +61,7 @@ INNER = {
     ("show", "version"): "seq id parent at kind label key step slot source metadata expires_at",
     ("show", "log"): "name items",
     ("show", "session"): "status text turns usage in_doubt",
+    ("files", "files"): "path kind mode size target personal",
     ("runs", "runs"): "number id status reason agent host pid started_at ended_at turns usage error",
     ("effects", "effects"): "key name state run attempt at settled_at settled_by error result",
     ("settle", "effect"): "key name state run attempt at settled_at settled_by error result",
@@ -93,6 +96,7 @@ def answers(program: Program, store: everthread.Store, tmp_path: Path) -> dict[s
         "log": ["bot"],
         "show": ["bot"],
         "diff": ["bot"],
+        "files": ["list", "tree"],
         "runs": ["bot"],
         "effects": ["bot"],
         "events": ["tasks"],
@@ -108,6 +112,9 @@ def answers(program: Program, store: everthread.Store, tmp_path: Path) -> dict[s
         "doctor": ["--quick"],
     }
     store.constraints.add("ask first", author="Eve")
+    files = Files(store.thread("tree"))
+    files.write("a", "x")
+    files.save()
     found = {"settle": program.json("settle", "bot", "doubtful", "--done")}
     found |= {command: program.json(command, *rest) for command, rest in calls.items()}
     store.thread("bot").update(lambda draft: draft.state.update(found="look for this"))

@@ -311,10 +311,10 @@ class AsyncFencedThread(AsyncThread):
             self._guard.permit()
         return super().step(key, attempt, slot, **options)
 
-    async def rewind(self, version: AnyVersion) -> Version:
+    async def rewind(self, version: AnyVersion, *, files: bool = False) -> Version:
         await self._permit()
         try:
-            made = await super().rewind(version)
+            made = await super().rewind(version, files=files)
         except ConflictError:
             await self._met_others()
             raise

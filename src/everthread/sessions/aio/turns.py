@@ -22,6 +22,7 @@ from everthread.messages.shapes import enclose
 from everthread.sessions.effects import ToolUse
 from everthread.sessions.tasks import OWN, custom_part, own_part, slice_of
 from everthread.sessions.usage import Count, Usage, checked_counts
+from everthread.threads.aio.workspace import record
 from everthread.threads.twins import ASYNC, AwaitedFace, StreamReads
 
 if TYPE_CHECKING:
@@ -333,6 +334,7 @@ class AsyncTurn(AwaitedFace):
             self._open = False
             async with self._thread.writing():
                 await deliver(self._thread)
+                await record(self._thread.handle)
             if isinstance(error, Exception):
                 await self._failures.note(error, f"turn {self.number}")
             await self._runs.end_turn()

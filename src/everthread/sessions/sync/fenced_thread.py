@@ -302,10 +302,10 @@ class FencedThread(Thread):
             self._guard.permit()
         return super().step(key, attempt, slot, **options)
 
-    def rewind(self, version: AnyVersion) -> Version:
+    def rewind(self, version: AnyVersion, *, files: bool = False) -> Version:
         self._permit()
         try:
-            made = super().rewind(version)
+            made = super().rewind(version, files=files)
         except ConflictError:
             self._met_others()
             raise

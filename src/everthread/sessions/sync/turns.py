@@ -23,6 +23,7 @@ from everthread.messages.shapes import enclose
 from everthread.sessions.effects import ToolUse
 from everthread.sessions.tasks import OWN, custom_part, own_part, slice_of
 from everthread.sessions.usage import Count, Usage, checked_counts
+from everthread.threads.sync.workspace import record
 from everthread.threads.twins import BlockingFace, SequenceReads
 
 if TYPE_CHECKING:
@@ -308,6 +309,7 @@ class Turn(BlockingFace):
             self._open = False
             with self._thread.writing():
                 deliver(self._thread)
+                record(self._thread.handle)
             if isinstance(error, Exception):
                 self._failures.note(error, f"turn {self.number}")
             self._runs.end_turn()

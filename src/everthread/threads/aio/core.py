@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from everthread.threads.aio.merge import Choice
     from everthread.threads.aio.thread import AsyncThread
     from everthread.threads.aio.update import UpdateQueue
+    from everthread.threads.aio.workspace import Workspaces
     from everthread.threads.reports import Recovered
     from everthread.versions import RunToken
 
@@ -122,6 +123,12 @@ class Core:
         self.join_run: Callable[[AsyncThread, str | RunToken], Awaitable[StepRun]] | None = None
         #: Compares the ledgers of two lines, given by uid, for a merge of the second into the first.
         self.compare_ledgers: Callable[[Core, str, str], Awaitable[LedgerMerge | None]] | None = None
+        #: Gives what opens the working folders of threads. Threads know nothing of files: the store fills
+        #: this in.
+        self.open_workspaces: Callable[[], Workspaces] | None = None
+        if ASYNC:
+            #: Calls a function with the blocking store behind this one, on a worker thread.
+            self.run_blocking: Callable[..., Any] | None = None
         #: The runs that steps of this store are part of, by the thread's uid and their own name.
         self.joined_runs: dict[tuple[str, str], Any] = {}
 

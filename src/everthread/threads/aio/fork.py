@@ -30,6 +30,7 @@ from everthread.threads.aio.commit import write
 from everthread.threads.aio.fold import tag_value
 from everthread.threads.aio.journals import bury
 from everthread.threads.aio.reader import placed
+from everthread.threads.aio.workspace import FILES_LOG
 from everthread.threads.head_cache import CachedHead, from_snapshot
 from everthread.threads.tombstones import pruned
 from everthread.threads.twins import ASYNC, refuse_coroutine
@@ -152,7 +153,9 @@ async def _fork(source: AsyncThread, other: AsyncThread, version: Version, terms
     # A fork starts with the metadata of the version it was made from.
     shown = {k: v for k, v in version.metadata.items() if not isinstance(v, Personal | Erased)}
     tags = {name: tag_value(other.handle.lower(value, "metadata")) for name, value in shown.items()}
-    beside = await journals.take_along(source.core, line, uid)
+    beside = [await journals.take_along(source.core, line, uid)]
+    if FILES_LOG in head.logs:
+        beside.append(await journals.take_along(source.core, line, uid, journals.FILES))
     try:
         if pointed is not None:
             # Nothing but a pointer: what is there is read when somebody looks.
@@ -175,9 +178,10 @@ async def _fork(source: AsyncThread, other: AsyncThread, version: Version, terms
             await write(other.handle, kind=records.FORK, key=terms.key, source=start_of)
     except (SourceGone, VersionGone, NameTaken, ConflictError) as error:
         # Only where it is certain that there is no fork: after a lost answer there may be one.
-        if beside is not None:
-            with suppress(EverthreadError):
-                await beside.delete()
+        for companion in beside:
+            if companion is not None:
+                with suppress(EverthreadError):
+                    await companion.delete()
         if isinstance(error, SourceGone):
             source.handle.deleted = True
             raise ThreadDeletedError(f"the thread {source.name!r} was deleted; deletion is final") from None

@@ -28,8 +28,10 @@ _PAGE = 500
 JOURNAL = "journal"
 #: Messages from outside on their way to the thread.
 INBOX = "inbox"
+#: The versions of its working folder.
+FILES = "files"
 #: What is called after the uid of the thread it belongs to, and goes with it.
-COMPANIONS = (JOURNAL, INBOX)
+COMPANIONS = (JOURNAL, INBOX, FILES)
 #: Beside threads, too, but cells: who may write to a session; threads that a restored backup doesn't know.
 LEASE = "lease"
 GONE = "gone"
@@ -123,19 +125,19 @@ async def _owner(backend: AsyncBackend, uid: str) -> str | None:
     return None
 
 
-async def take_along(core: Core, line: Line, uid: bytes) -> AsyncThread | None:
+async def take_along(core: Core, line: Line, uid: bytes, kind: str = JOURNAL) -> AsyncThread | None:
     """Fork the companion of ``line`` for the line ``uid``, which isn't there yet.
 
     Before the fork itself, so that no fork is ever without what its source had: a crash in between leaves a
     companion that nobody reaches, nothing worse.
     """
-    if await core.backend.find(_space(core, JOURNAL), line.uid.hex()) is None:
+    if await core.backend.find(_space(core, kind), line.uid.hex()) is None:
         return None
-    core = beside(core)
+    core = beside(core, kind)
     companion = await _open(core, line.uid.hex())
     made = await companion.fork(uid.hex())
     why = None if companion.recovered is None else str(companion.recovered)
-    if why is not None and LOSSES not in made.state:
+    if kind == JOURNAL and why is not None and LOSSES not in made.state:
         # Before the fork is there: nobody may take the older companion for all there was.
         made.state[LOSSES] = lost_records(why, core.runtime.now_us())
         await made.commit()

@@ -12,7 +12,7 @@ from everthread.codec import records
 from everthread.codec.values import decode, encode, same
 from everthread.errors import InvalidValueError, MergeConflictError, ThreadDeletedError, UsageError
 from everthread.history.diff import Path, diff_documents
-from everthread.history.logs import EMPTY_LOG, LogState, common_prefix
+from everthread.history.logs import CONTENTS, EMPTY_LOG, LogState, common_prefix
 from everthread.history.merge import Conflict, Merge, Merged, merge_documents, merge_tails
 from everthread.history.merge import resolve as resolve_documents
 from everthread.history.ops import ADD, SET, Op
@@ -237,6 +237,7 @@ async def merge(handle: Handle, other: Handle, choice: Choice, label: str | None
         for name in sorted({*ours.logs, *theirs.logs})
         if "\0" not in name
     }
+    contents = await _missing_contents(handle, other, base, by_position)
     conflicts = [*merged.conflicts, *(c for log in logs.values() for c in log.conflicts), *differing]
     if conflicts and choice is None:
         return Merge(None, tuple(conflicts))
@@ -253,6 +254,10 @@ async def merge(handle: Handle, other: Handle, choice: Choice, label: str | None
         handle.open_document().apply(additions_kept(diff_documents(current, document), current, brought))
         for name, log in logs.items():
             log.settle(handle, name, choice)
+        if contents:
+            raws = [encode(content, handle.limits) for _, content in contents]
+            log_ = handle.log(CONTENTS)
+            log_._splice(log_._current.length, 0, raws, [_print(item_id) for item_id, _ in contents])
         segment = theirs.segment if owner.uid == their_line.uid else their_line.parent_segment
         contained = _newer(ours.merged, theirs.merged, {owner.uid: [theirs.seq, segment]})
         source = (owner.uid, theirs.seq, segment, theirs.version.id)
@@ -463,6 +468,17 @@ async def _merged_log(
         return _MergedLog(start, us, them, us)
     sides = [[handle.lift(content) for _, content in side] for side in (old, us, them)]
     return _MergedLog(start, us, them, us, (Conflict((name,), *sides),))
+
+
+async def _missing_contents(handle: Handle, other: Handle, base: Snapshot, by_position: bool) -> list[Item]:
+    """What their document may refer to by id and our log doesn't hold."""
+    (_, ours), (their_line, theirs) = handle.require(), other.require()
+    mine, others = ours.logs.get(CONTENTS, EMPTY_LOG), theirs.logs.get(CONTENTS, EMPTY_LOG)
+    before = base.logs.get(CONTENTS, EMPTY_LOG)
+    start = min(common_prefix(before, mine), common_prefix(before, others)) if by_position else 0
+    log = handle.log(CONTENTS)
+    tail = await _tail(handle, their_line, CONTENTS, others, start)
+    return [item for item in tail if await log.find(handle.lift(item[0])) is None]
 
 
 def _begins(items: list[Item], prefix: list[Item]) -> bool:

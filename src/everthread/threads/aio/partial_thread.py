@@ -78,7 +78,7 @@ class AsyncPartialThread(AsyncThread):
         """Refused."""
         self.handle.require_writable()
 
-    async def rewind(self, version: AnyVersion) -> NoReturn:
+    async def rewind(self, version: AnyVersion, *, files: bool = False) -> NoReturn:
         """Refused."""
         self.handle.require_writable()
 

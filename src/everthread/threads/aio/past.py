@@ -48,6 +48,10 @@ class AsyncPast(AwaitedFace):
     def log(self, name: str) -> AsyncLogView:
         return self._log(check_name(name, "log name"))
 
+    def hidden_log(self, name: str) -> AsyncLogView:
+        """A log that no caller's name reaches, for what the library keeps in a thread."""
+        return self._log(name)
+
     def _log(self, name: str) -> AsyncLogView:
         return AsyncLogView(self, name, self._snapshot.logs.get(name, EMPTY_LOG))
 

@@ -52,6 +52,8 @@ class AsyncThreadStore(AwaitedFace):
     #: Find the run that a step is part of, and what a merge brings along: see ``Core``.
     _join_run: Any = None
     _compare_ledgers: Any = None
+    #: Gives what opens the working folders of threads: see ``Core``.
+    _open_workspaces: Any = None
 
     def __init__(
         self,
@@ -66,6 +68,7 @@ class AsyncThreadStore(AwaitedFace):
         self.core = Core(backend, namespace, limits, keyring, runtime or Runtime())
         self.core.join_run = self._join_run
         self.core.compare_ledgers = self._compare_ledgers
+        self.core.open_workspaces = self._open_workspaces
         if detectors:
             from everthread.detectors import Screen
 

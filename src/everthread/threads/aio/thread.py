@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from everthread.arguments import check_count, check_name, check_seconds
@@ -22,6 +24,7 @@ from everthread.threads.aio import fork as forks
 from everthread.threads.aio import journals, pins
 from everthread.threads.aio import merge as merges
 from everthread.threads.aio import update as updates
+from everthread.threads.aio import workspace as workspaces
 from everthread.threads.aio.commit import write_alone, write_rewind
 from everthread.threads.aio.core import Core, Validator, key_hash
 from everthread.threads.aio.handle import AnyVersion, Guard, Handle
@@ -145,6 +148,8 @@ class AsyncThread(AwaitedFace):
         handle = self.handle
         if not handle.pinned or handle.moving:
             await handle.load_newest()
+        if handle.records_each_commit and not handle.writing:
+            await workspaces.record(handle)
         if ASYNC:
             await handle.before_commit()
         # An empty dictionary says as little as none.
@@ -375,8 +380,15 @@ class AsyncThread(AwaitedFace):
             if left == 0:
                 return
 
-    async def diff(self, a: AnyVersion | AsyncPast | None, b: AnyVersion | AsyncPast | None = None) -> Diff:
-        """What changed from ``a`` to ``b`` (by default: the head) in document and logs.
+    async def diff(
+        self,
+        a: AnyVersion | AsyncPast | None,
+        b: AnyVersion | AsyncPast | None = None,
+        *,
+        files: bool = False,
+    ) -> Diff:
+        """What changed from ``a`` to ``b`` (by default: the head) in document and logs; with ``files`` also
+        in the working folder, as far as it was recorded: ``diff.files``.
 
         ``a=None`` compares with nothing at all.
         """
@@ -385,7 +397,8 @@ class AsyncThread(AwaitedFace):
         old = a if isinstance(a, AsyncPast) else None if a is None else await self.at(a)
         head = self.head
         new = b if isinstance(b, AsyncPast) else await self.at(head if b is None and head is not None else b)  # type: ignore[arg-type]
-        return await compare(old, new, handle.lift, lambda value: handle.lower(value, "state"))
+        found = await compare(old, new, handle.lift, lambda value: handle.lower(value, "state"))
+        return replace(found, files=await workspaces.compare(self, old, new)) if files else found
 
     # ── branching ────────────────────────────────────────────────────────────────────────────
 
@@ -398,6 +411,7 @@ class AsyncThread(AwaitedFace):
         effects: Effects = "inherit",
         prepare: Callable[..., Sequence[Any]] | None = None,
         transform: Callable[..., Any] | None = None,
+        files: str | os.PathLike[str] | None = None,
     ) -> AsyncThread:
         """A new thread that shares this one's history up to ``at`` (by default: the head). O(1).
 
@@ -405,7 +419,9 @@ class AsyncThread(AwaitedFace):
         and returns it as it should be. Both are applied once, in the new thread only; one that has a second
         parameter is called for every log, and told its name there. With
         ``effects="deny"`` the fork is for trying things out: no effects are to be made in it, nor in its own
-        forks. Raises :class:`ThreadExistsError` if the name is taken; the same call with the same ``key``
+        forks. ``files`` is an empty folder, or one to be made: the files that were recorded at that version
+        are put there, and it becomes the working folder of the fork.
+        Raises :class:`ThreadExistsError` if the name is taken; the same call with the same ``key``
         again returns the fork that the first one made.
         """
         handle = self.handle
@@ -423,11 +439,33 @@ class AsyncThread(AwaitedFace):
             raise InvalidValueError(f'effects is "inherit" or "deny", not {effects!r}', path="effects")
         other = AsyncThread(self.core, name, handle.validate)
         terms = forks.Terms(prepare, transform, key, effects == "deny", at is not None)
+        if files is not None:
+            await workspaces.workspaces_of(handle).check_empty(self, files)
         await forks.fork(self, other, version, terms)
+        if files is not None:
+            await workspaces.attach_fork(other, files, handle.workspace_options)
         return other
 
-    async def rewind(self, version: AnyVersion) -> Version:
-        """Go back to an earlier version. O(1); itself a version, so it can be rewound in turn."""
+    async def attach_workspace(
+        self, path: str | os.PathLike[str], *, each: str = "commit", **options: Any
+    ) -> Any:
+        """Record a working folder beside this thread: now, and with each commit through this handle, or with
+        ``each="turn"`` when a turn of its session ends.
+
+        Ignore rules are respected; what looks like a secret, or can't be read, is left out and named in
+        ``.last.left_out``. ``detectors`` and ``limits`` may be given. The folder's own repository is never
+        touched. :meth:`rewind` and :meth:`diff` take ``files=True`` from then on.
+        """
+        return await workspaces.attach(self, path, each, options)
+
+    async def rewind(self, version: AnyVersion, *, files: bool = False) -> Version:
+        """Go back to an earlier version. O(1); itself a version, so it can be rewound in turn.
+
+        With ``files`` the working folder goes back as well, to what was recorded at that version. What was
+        changed in it since is recorded first. What isn't recorded (ignored files, secrets) is left alone.
+        """
+        if files:
+            return await workspaces.go_back(self, version)
         handle = self.handle
         handle.require_clean("rewind()")
         line, head = handle.require()

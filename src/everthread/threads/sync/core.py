@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from everthread.threads.sync.merge import Choice
     from everthread.threads.sync.thread import Thread
     from everthread.threads.sync.update import UpdateQueue
+    from everthread.threads.sync.workspace import Workspaces
     from everthread.versions import RunToken
 
 
@@ -116,6 +117,9 @@ class Core:
         self.join_run: Callable[[Thread, str | RunToken], StepRun] | None = None
         #: Compares the ledgers of two lines, given by uid, for a merge of the second into the first.
         self.compare_ledgers: Callable[[Core, str, str], LedgerMerge | None] | None = None
+        #: Gives what opens the working folders of threads. Threads know nothing of files: the store fills
+        #: this in.
+        self.open_workspaces: Callable[[], Workspaces] | None = None
         #: The runs that steps of this store are part of, by the thread's uid and their own name.
         self.joined_runs: dict[tuple[str, str], Any] = {}
 

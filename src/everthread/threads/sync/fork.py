@@ -32,6 +32,7 @@ from everthread.threads.sync.commit import write
 from everthread.threads.sync.fold import tag_value
 from everthread.threads.sync.journals import bury
 from everthread.threads.sync.reader import placed
+from everthread.threads.sync.workspace import FILES_LOG
 from everthread.threads.tombstones import pruned
 from everthread.threads.twins import refuse_coroutine
 from everthread.values import Erased, Personal
@@ -151,7 +152,9 @@ def _fork(source: Thread, other: Thread, version: Version, terms: Terms) -> None
     # A fork starts with the metadata of the version it was made from.
     shown = {k: v for k, v in version.metadata.items() if not isinstance(v, Personal | Erased)}
     tags = {name: tag_value(other.handle.lower(value, "metadata")) for name, value in shown.items()}
-    beside = journals.take_along(source.core, line, uid)
+    beside = [journals.take_along(source.core, line, uid)]
+    if FILES_LOG in head.logs:
+        beside.append(journals.take_along(source.core, line, uid, journals.FILES))
     try:
         if pointed is not None:
             # Nothing but a pointer: what is there is read when somebody looks.
@@ -174,9 +177,10 @@ def _fork(source: Thread, other: Thread, version: Version, terms: Terms) -> None
             write(other.handle, kind=records.FORK, key=terms.key, source=start_of)
     except (SourceGone, VersionGone, NameTaken, ConflictError) as error:
         # Only where it is certain that there is no fork: after a lost answer there may be one.
-        if beside is not None:
-            with suppress(EverthreadError):
-                beside.delete()
+        for companion in beside:
+            if companion is not None:
+                with suppress(EverthreadError):
+                    companion.delete()
         if isinstance(error, SourceGone):
             source.handle.deleted = True
             raise ThreadDeletedError(f"the thread {source.name!r} was deleted; deletion is final") from None

@@ -83,6 +83,10 @@ class Handle:
     vouched: tuple[str, bytes] | None = None
     #: Whether the store is at work on a commit.
     writing = False
+    #: Records the working folder of this handle, and whether it does so at each commit: see ``workspace``.
+    workspace: Any = None
+    records_each_commit = False
+    workspace_options: Mapping[str, Any] = {}
 
     def __init__(
         self, core: Core, name: str, validate: Validator | None = None, guard: Guard | None = None

@@ -79,7 +79,7 @@ class PartialThread(Thread):
         """Refused."""
         self.handle.require_writable()
 
-    def rewind(self, version: AnyVersion) -> NoReturn:
+    def rewind(self, version: AnyVersion, *, files: bool = False) -> NoReturn:
         """Refused."""
         self.handle.require_writable()
 

@@ -49,6 +49,10 @@ class Past(BlockingFace):
     def log(self, name: str) -> LogView:
         return self._log(check_name(name, "log name"))
 
+    def hidden_log(self, name: str) -> LogView:
+        """A log that no caller's name reaches, for what the library keeps in a thread."""
+        return self._log(name)
+
     def _log(self, name: str) -> LogView:
         return LogView(self, name, self._snapshot.logs.get(name, EMPTY_LOG))
 

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from everthread.arguments import check_count, check_name, check_seconds
@@ -26,6 +28,7 @@ from everthread.threads.sync import fork as forks
 from everthread.threads.sync import journals, pins
 from everthread.threads.sync import merge as merges
 from everthread.threads.sync import update as updates
+from everthread.threads.sync import workspace as workspaces
 from everthread.threads.sync.commit import write_alone, write_rewind
 from everthread.threads.sync.core import Core, Validator, key_hash
 from everthread.threads.sync.handle import AnyVersion, Guard, Handle
@@ -146,6 +149,8 @@ class Thread(BlockingFace):
         handle = self.handle
         if not handle.pinned or handle.moving:
             handle.load_newest()
+        if handle.records_each_commit and not handle.writing:
+            workspaces.record(handle)
         # An empty dictionary says as little as none.
         metadata = metadata or None
         if label is not None:
@@ -364,8 +369,15 @@ class Thread(BlockingFace):
             if left == 0:
                 return
 
-    def diff(self, a: AnyVersion | Past | None, b: AnyVersion | Past | None = None) -> Diff:
-        """What changed from ``a`` to ``b`` (by default: the head) in document and logs.
+    def diff(
+        self,
+        a: AnyVersion | Past | None,
+        b: AnyVersion | Past | None = None,
+        *,
+        files: bool = False,
+    ) -> Diff:
+        """What changed from ``a`` to ``b`` (by default: the head) in document and logs; with ``files`` also
+        in the working folder, as far as it was recorded: ``diff.files``.
 
         ``a=None`` compares with nothing at all.
         """
@@ -374,7 +386,8 @@ class Thread(BlockingFace):
         old = a if isinstance(a, Past) else None if a is None else self.at(a)
         head = self.head
         new = b if isinstance(b, Past) else self.at(head if b is None and head is not None else b)  # type: ignore[arg-type]
-        return compare(old, new, handle.lift, lambda value: handle.lower(value, "state"))
+        found = compare(old, new, handle.lift, lambda value: handle.lower(value, "state"))
+        return replace(found, files=workspaces.compare(self, old, new)) if files else found
 
     # ── branching ────────────────────────────────────────────────────────────────────────────
 
@@ -387,6 +400,7 @@ class Thread(BlockingFace):
         effects: Effects = "inherit",
         prepare: Callable[..., Sequence[Any]] | None = None,
         transform: Callable[..., Any] | None = None,
+        files: str | os.PathLike[str] | None = None,
     ) -> Thread:
         """A new thread that shares this one's history up to ``at`` (by default: the head). O(1).
 
@@ -394,7 +408,9 @@ class Thread(BlockingFace):
         and returns it as it should be. Both are applied once, in the new thread only; one that has a second
         parameter is called for every log, and told its name there. With
         ``effects="deny"`` the fork is for trying things out: no effects are to be made in it, nor in its own
-        forks. Raises :class:`ThreadExistsError` if the name is taken; the same call with the same ``key``
+        forks. ``files`` is an empty folder, or one to be made: the files that were recorded at that version
+        are put there, and it becomes the working folder of the fork.
+        Raises :class:`ThreadExistsError` if the name is taken; the same call with the same ``key``
         again returns the fork that the first one made.
         """
         handle = self.handle
@@ -412,11 +428,31 @@ class Thread(BlockingFace):
             raise InvalidValueError(f'effects is "inherit" or "deny", not {effects!r}', path="effects")
         other = Thread(self.core, name, handle.validate)
         terms = forks.Terms(prepare, transform, key, effects == "deny", at is not None)
+        if files is not None:
+            workspaces.workspaces_of(handle).check_empty(self, files)
         forks.fork(self, other, version, terms)
+        if files is not None:
+            workspaces.attach_fork(other, files, handle.workspace_options)
         return other
 
-    def rewind(self, version: AnyVersion) -> Version:
-        """Go back to an earlier version. O(1); itself a version, so it can be rewound in turn."""
+    def attach_workspace(self, path: str | os.PathLike[str], *, each: str = "commit", **options: Any) -> Any:
+        """Record a working folder beside this thread: now, and with each commit through this handle, or with
+        ``each="turn"`` when a turn of its session ends.
+
+        Ignore rules are respected; what looks like a secret, or can't be read, is left out and named in
+        ``.last.left_out``. ``detectors`` and ``limits`` may be given. The folder's own repository is never
+        touched. :meth:`rewind` and :meth:`diff` take ``files=True`` from then on.
+        """
+        return workspaces.attach(self, path, each, options)
+
+    def rewind(self, version: AnyVersion, *, files: bool = False) -> Version:
+        """Go back to an earlier version. O(1); itself a version, so it can be rewound in turn.
+
+        With ``files`` the working folder goes back as well, to what was recorded at that version. What was
+        changed in it since is recorded first. What isn't recorded (ignored files, secrets) is left alone.
+        """
+        if files:
+            return workspaces.go_back(self, version)
         handle = self.handle
         handle.require_clean("rewind()")
         line, head = handle.require()

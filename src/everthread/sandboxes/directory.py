@@ -1,0 +1,462 @@
+"""A directory saved as a tree of files, and a tree of files restored as a directory."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from everthread.arguments import counted
+from everthread.errors import ErasedError, InvalidStateError, InvalidValueError, LimitError, StorageWriteError
+from everthread.sandboxes.chunks import PIECE_BYTES_MAX, content_id, cut, parts_id
+from everthread.sandboxes.disk import (
+    Folder,
+    Signature,
+    kind_in_words,
+    refused,
+    remove_tree,
+    signature,
+    unreadable,
+)
+from everthread.sandboxes.paths import AnyPath, shown, text_name
+from everthread.sandboxes.stat_cache import StatCache, is_settled, now_ns
+from everthread.sandboxes.tree import (
+    FOLDER_MODE,
+    LINK,
+    MODE_BITS,
+    SEALED,
+    Entry,
+    FileEntry,
+    Tree,
+    check_places,
+    link_target,
+    with_folders,
+)
+
+if TYPE_CHECKING:
+    from everthread.sandboxes.files import FileLimits, Files, FilesView, SnapshotRef
+
+#: A file that others write while it is read is read again so often.
+_TRIES = 3
+#: Contents that wait for a commit are committed when they are as many bytes as this, before the tree: a large
+#: directory doesn't have to be in memory at once.
+_FLUSH_BYTES = 32 * 1024 * 1024
+#: How many bytes of small files are read from the store at a time.
+_BATCH_BYTES = 8 * 1024 * 1024
+#: Where a restore keeps what it is about to put in place; it is there only while one is under way.
+RESTORING = ".everthread-restoring"
+#: Beside a directory that is being made.
+_UNFINISHED = ".everthread-unfinished-"
+
+
+class Choice(Protocol):
+    """Says what of a directory is saved."""
+
+    @property
+    def digest(self) -> bytes:
+        """What these rules are known by: others may choose differently."""
+
+    def enter(self, prefix: str, fd: int) -> None:
+        """A folder is come to, before anything in it is asked for."""
+
+    def enters(self, text: str, name: str, is_folder: bool) -> bool:
+        """Whether something belongs to the tree, by its path."""
+
+    def objection(self, text: str, data: bytes) -> str | None:
+        """Why a content may not be stored, if so."""
+
+
+class Saved(msgspec.Struct, frozen=True, kw_only=True):
+    """What saving a directory came to. ``left_out`` names what isn't in the version and why; ``unsettled``
+    names files that others wrote while they were read: they are in it as they were before, or not at all."""
+
+    snapshot: SnapshotRef
+    added: int = 0
+    changed: int = 0
+    removed: int = 0
+    left_out: Mapping[str, str] = {}
+    unsettled: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        words = f"{self.added:,} added, {self.changed:,} changed, {self.removed:,} removed"
+        out = f"; {counted(len(self.left_out), 'path')} left out" if self.left_out else ""
+        return f"{words}{out} ({self.snapshot})"
+
+
+class Restored(msgspec.Struct, frozen=True, kw_only=True):
+    """What restoring a directory came to. ``kept`` names what was left as it was on disk, and why;
+    ``erased`` names files whose content is gone because it belonged to somebody who was erased."""
+
+    version: str | None
+    written: int = 0
+    removed: int = 0
+    kept: Mapping[str, str] = {}
+    erased: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        kept = f"; {counted(len(self.kept), 'path')} left as they were" if self.kept else ""
+        return f"{self.written:,} written, {self.removed:,} removed{kept}"
+
+
+# ── saving ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Scan:
+    """One look at a directory: what of it is as the tree and the cache know it, and what has to be read."""
+
+    def __init__(
+        self, folder: Folder, known: Tree, cache: StatCache, limits: FileLimits, choice: Choice | None
+    ) -> None:
+        self._folder = folder
+        self._known = known
+        self._cache = cache
+        self._limits = limits
+        self._choice = choice
+        self._bytes = 0
+        self.began_ns = now_ns()
+        self.tree: Tree = {}
+        #: How each file looked.
+        self.seen: dict[str, Signature] = {}
+        self.changed: list[str] = []
+        self.left_out: dict[str, str] = {}
+
+    def run(self) -> None:
+        cache, choice = self._cache, self._choice
+        cache.open(os.fstat(self._folder.fd), b"" if choice is None else choice.digest)
+        self._folder.walk(self._visit, None if choice is None else choice.enter)
+
+    def _visit(self, text: str, entry: Any, found: os.stat_result, fd: int) -> bool:
+        kind = found.st_mode & 0o170000
+        if text == RESTORING:
+            return False
+        if self._choice is not None and not self._choice.enters(text, entry.name, kind == stat.S_IFDIR):
+            return False
+        if kind == stat.S_IFREG:
+            self._file(text, found)
+        elif kind == stat.S_IFDIR:
+            self._put(text, found.st_mode & MODE_BITS)
+        elif kind == stat.S_IFLNK:
+            with suppress(FileNotFoundError):
+                self._put(text, {LINK: os.readlink(os.fsencode(entry.name), dir_fd=fd)})
+        elif self._choice is None:
+            raise refused(text, found.st_mode)
+        else:
+            self.left_out[text] = kind_in_words(found.st_mode)
+        return True
+
+    def _file(self, text: str, found: os.stat_result) -> None:
+        seen = found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_mode
+        noted = self._cache.files.get(text)
+        if noted is not None and noted[0] == seen and self._known.get(text) == noted[1]:
+            self.seen[text] = seen
+            self._put(text, noted[1], found.st_size)
+            return
+        out = self._cache.left_out.get(text)
+        if out is not None and out[0] == seen:
+            self.seen[text] = seen
+            self.left_out[text] = out[1]
+            return
+        if found.st_size > self._limits.file_bytes_max:
+            raise LimitError(
+                f"{text_name(text)!r} has {found.st_size:,} bytes, more than file_bytes_max "
+                f"({self._limits.file_bytes_max:,})",
+                path=text,
+            )
+        self.changed.append(text)
+        self._put(text, b"", found.st_size)
+
+    def _put(self, text: str, entry: Entry, size: int = 0) -> None:
+        self.tree[text] = entry
+        self._bytes += size
+        if len(self.tree) > self._limits.files_max or self._bytes > self._limits.tree_bytes_max:
+            raise LimitError(
+                f"with {text_name(text)!r} there are more than {self._limits.files_max:,} files or "
+                f"{self._limits.tree_bytes_max:,} bytes",
+                path=text,
+            )
+
+
+class _Saving:
+    """One directory on its way into a tree."""
+
+    def __init__(self, files: Files, folder: Folder, cache: StatCache, choice: Choice | None) -> None:
+        self._files = files
+        self._folder = folder
+        self._cache = cache
+        self._choice = choice
+        self.known = dict(files.tree)
+        self.scan = Scan(folder, self.known, cache, files.limits, choice)
+        self.unsettled: list[str] = []
+
+    def run(self) -> Tree:
+        """The tree that the directory is; its contents are stored, or about to be."""
+        scan = self.scan
+        scan.run()
+        for text in scan.changed:
+            entry = self._read(text)
+            if entry is None:
+                scan.tree.pop(text, None)
+            else:
+                scan.tree[text] = entry
+            if self._files.pending_bytes > _FLUSH_BYTES:
+                self._files.save(metadata={"files": "contents of a tree to come"})
+        return scan.tree
+
+    def _read(self, text: str) -> Entry | None:
+        """The entry of a file that has to be read; ``None`` if it doesn't belong to the tree."""
+        known = self.known.get(text)
+        before = FileEntry.unpack(known, text) if type(known) is bytes else None
+        try:
+            for _ in range(_TRIES):
+                with self._folder.open_file(text) as fd:
+                    found = os.fstat(fd)
+                    made = self._stored(text, fd, found, before)
+                    seen = signature(os.fstat(fd))
+                if seen == signature(found):
+                    self.scan.seen[text] = seen
+                    return made
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if self._choice is None:
+                raise unreadable(text, error) from None
+            self.scan.left_out[text] = shown(error)
+            return None
+        self.unsettled.append(text_name(text))
+        self.scan.seen.pop(text, None)
+        self.scan.left_out.pop(text, None)
+        return known
+
+    def _stored(self, text: str, fd: int, found: os.stat_result, before: FileEntry | None) -> Entry | None:
+        mode = found.st_mode & MODE_BITS
+
+        def read(count: int) -> bytes:
+            return os.read(fd, count)
+
+        if found.st_size > PIECE_BYTES_MAX:
+            return self._files.store_content(text, read, mode, before).pack()
+        # Read as a whole before it is stored: what others are writing is looked at again first.
+        data = b"".join(iter(lambda: read(PIECE_BYTES_MAX), b""))
+        if signature(os.fstat(fd)) != signature(found):
+            return None
+        why = None if self._choice is None else self._choice.objection(text, data)
+        if why is not None:
+            self.scan.left_out[text] = why
+            return None
+        if before is not None and self._is_same(before, data):
+            return FileEntry(mode, before.size, before.content, before.how).pack()
+        # A memory of one piece: handed over once, then nothing.
+        left = [data]
+        return self._files.store_content(text, lambda _: left.pop() if left else b"", mode, before).pack()
+
+    def _is_same(self, before: FileEntry, data: bytes) -> bool:
+        """Whether a content is the one that is there already."""
+        if before.size != len(data):
+            return False
+        if before.how != SEALED:
+            return before.content == (content_id(data) if data else b"")
+        # Written again it would be sealed anew.
+        with suppress(ErasedError):
+            return self._files.load({"": before})[""] == data
+        return False
+
+    def note(self) -> None:
+        """Remember how the files looked that needn't be read again."""
+        scan, cache = self.scan, self._cache
+        cache.files = {
+            text: (seen, entry)
+            for text, seen in scan.seen.items()
+            if type(entry := scan.tree.get(text)) is bytes and is_settled(seen, scan.began_ns)
+        }
+        cache.left_out = {
+            text: (scan.seen[text], why)
+            for text, why in scan.left_out.items()
+            if text in scan.seen and is_settled(scan.seen[text], scan.began_ns)
+        }
+        cache.save()
+
+
+def save_directory(
+    files: Files,
+    path: AnyPath,
+    *,
+    label: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    cache: StatCache | None = None,
+    choice: Choice | None = None,
+) -> Saved:
+    """Make the tree of ``files`` what a directory holds, in one version: see :meth:`Files.save_directory`.
+
+    With a ``choice`` what isn't chosen, can't be read or isn't a file is left out and named.
+    """
+    if files.thread.dirty:
+        raise InvalidStateError(
+            "saving a directory needs files without unsaved changes: save() or discard() them"
+        )
+    try:
+        with Folder(path) as folder:
+            saving = _Saving(files, folder, cache if cache is not None else StatCache(), choice)
+            tree = saving.run()
+    except BaseException:
+        files.discard()
+        raise
+    known = saving.known
+    changed = [text for text, entry in tree.items() if known.get(text) != entry]
+    gone = [text for text in known if text not in tree]
+    added = sum(text not in known for text in changed)
+    for text in changed:
+        files.set_entry(text, tree[text])
+    for text in gone:
+        files.set_entry(text, None)
+    snapshot = files.save(label, metadata)
+    saving.note()
+    return Saved(
+        snapshot=snapshot,
+        added=added,
+        changed=len(changed) - added,
+        removed=len(gone),
+        left_out={text_name(text): why for text, why in sorted(saving.scan.left_out.items())},
+        unsettled=tuple(saving.unsettled),
+    )
+
+
+def holds_content(fd: int, file: FileEntry, view: FilesView) -> bool:
+    """Whether an open file holds a content."""
+
+    def read(count: int) -> bytes:
+        return os.read(fd, count)
+
+    if file.how == SEALED:
+        try:
+            return b"".join(view.pieces("", file)) == b"".join(iter(lambda: read(PIECE_BYTES_MAX), b""))
+        except ErasedError:
+            return False
+    pieces = list(cut(read))
+    if not file.content or len(pieces) < 2:
+        return file.content == (content_id(pieces[0]) if pieces else b"")
+    return file.content == parts_id([content_id(piece) for piece in pieces])
+
+
+# ── restoring ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Writer:
+    """Puts what a tree holds into a folder, and notes how it looks there."""
+
+    def __init__(self, view: FilesView, folder: Folder, *, sync: bool = False) -> None:
+        self._view = view
+        self._folder = folder
+        self._sync = sync
+        self.erased: list[str] = []
+        self.seen: dict[str, Signature] = {}
+
+    def files(self, texts: Iterable[str], place: Callable[[str, FileEntry, Iterator[bytes]], None]) -> int:
+        """Hand the content of each of these files to ``place``; how many there were."""
+        batch: dict[str, FileEntry] = {}
+        size = count = 0
+        for text in texts:
+            entry = self._view.tree[text]
+            assert type(entry) is bytes
+            file = FileEntry.unpack(entry, text)
+            count += 1
+            if file.size > PIECE_BYTES_MAX:
+                self._place(text, file, self._view.pieces(text, file), place)
+                continue
+            batch[text] = file
+            size += file.size
+            if size > _BATCH_BYTES:
+                self._place_batch(batch, place)
+                batch, size = {}, 0
+        self._place_batch(batch, place)
+        return count
+
+    def _place_batch(
+        self, batch: dict[str, FileEntry], place: Callable[[str, FileEntry, Iterator[bytes]], None]
+    ) -> None:
+        clear = {text: file for text, file in batch.items() if file.how != SEALED}
+        for text, data in self._view.load(clear).items():
+            place(text, batch[text], iter([data]))
+        for text, file in batch.items():
+            if file.how == SEALED:
+                self._place(text, file, self._view.pieces(text, file), place)
+
+    def _place(
+        self,
+        text: str,
+        file: FileEntry,
+        pieces: Iterator[bytes],
+        place: Callable[[str, FileEntry, Iterator[bytes]], None],
+    ) -> None:
+        if file.how == SEALED:
+            try:
+                # Looked at before anything of it is written.
+                pieces = iter(list(pieces))
+            except ErasedError:
+                self.erased.append(text_name(text))
+                return
+        place(text, file, pieces)
+
+    def write(self, text: str, file: FileEntry, pieces: Iterator[bytes]) -> None:
+        self._folder.write_file(text, pieces, file.mode, sync=self._sync)
+
+    def everything(self) -> int:
+        """All of the tree, into an empty folder; how many files, links and folders."""
+        tree = with_folders(self._view.tree)
+        check_places(tree)
+        folders = [text for text, entry in tree.items() if type(entry) is int]
+        for text in folders:
+            self._folder.make_folder(text)
+        self.files((text for text, entry in tree.items() if type(entry) is bytes), self.write)
+        for text, entry in tree.items():
+            if type(entry) is dict:
+                self._folder.make_link(text, link_target(entry, text))
+        # The innermost first: who may not enter a folder can't change what is in it.
+        for text in reversed(folders):
+            mode = tree[text]
+            assert type(mode) is int
+            self._folder.set_folder_mode(text, mode)
+        return len(tree)
+
+
+def restore_directory(view: FilesView, path: AnyPath) -> Restored:
+    """Make a directory what a tree is: see :meth:`Files.restore_directory`."""
+    target = os.path.abspath(os.fsdecode(path))
+    above = os.path.dirname(target)
+    _check_free(target)
+    made = os.path.join(above, f"{_UNFINISHED}{os.urandom(6).hex()}")
+    try:
+        os.makedirs(above, exist_ok=True)
+        os.mkdir(made, 0o700)
+    except OSError as error:
+        raise StorageWriteError(f"the directory {target} can't be made: {shown(error)}") from None
+    try:
+        with Folder(made) as folder:
+            writer = Writer(view, folder)
+            written = writer.everything()
+        os.chmod(made, FOLDER_MODE)
+        os.rename(made, target)
+    except BaseException as error:
+        with suppress(OSError):
+            remove_tree(made)
+        if isinstance(error, OSError):
+            raise StorageWriteError(f"{target} can't be restored: {shown(error)}") from error
+        raise
+    return Restored(version=view.version, written=written, erased=tuple(writer.erased))
+
+
+def _check_free(target: str) -> None:
+    try:
+        with os.scandir(target) as entries:
+            if next(entries, None) is None:
+                return
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        pass
+    raise InvalidValueError(
+        f"{target} is there already, and isn't an empty folder; name another one", path="path"
+    )

@@ -1,0 +1,548 @@
+"""A person's own working folder, recorded beside a thread: code and conversation go back together.
+
+Its versions are those of a thread beside the thread (its *files*), which a fork takes along and a delete
+removes. The folder belongs to the person: what is ignored, looks like a secret or can't be read is left out
+and named, and never touched; what was changed since is saved before anything is put in its place.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from everthread.detectors import Detector, secrets
+from everthread.errors import (
+    ConflictError,
+    InvalidStateError,
+    InvalidValueError,
+    NotFoundError,
+    StorageWriteError,
+    StoreBusyError,
+)
+from everthread.sandboxes.contents import Contents
+from everthread.sandboxes.directory import (
+    RESTORING,
+    Restored,
+    Saved,
+    Writer,
+    holds_content,
+    restore_directory,
+    save_directory,
+)
+from everthread.sandboxes.disk import Folder, remove_tree
+from everthread.sandboxes.files import DEFAULT_FILE_LIMITS, FileLimits, Files, FilesView
+from everthread.sandboxes.folders import note_folder
+from everthread.sandboxes.ignore import IgnoreRules
+from everthread.sandboxes.paths import AnyPath, parents, shown, text_name
+from everthread.sandboxes.stat_cache import StatCache
+from everthread.sandboxes.tree import (
+    MODE_BITS,
+    TREE,
+    Entry,
+    FileEntry,
+    FilesDiff,
+    Tree,
+    check_places,
+    compare,
+    link_target,
+    with_folders,
+)
+from everthread.threads.sync.journals import FILES, beside
+from everthread.threads.sync.thread import Thread
+from everthread.threads.sync.workspace import recorded_at
+
+if TYPE_CHECKING:
+    from everthread.threads.sync.core import Core
+    from everthread.threads.sync.handle import AnyVersion
+
+#: How often saving is tried again when another process has recorded the same folder meanwhile.
+_TRIES = 5
+_PAUSE_S = 0.02
+#: Larger files aren't looked through for secrets.
+_SEARCHED_BYTES_MAX = 4 * 1024 * 1024
+_PLAN = "plan"
+
+
+class Interrupted(msgspec.Struct, frozen=True):
+    """A restore that was cut short: the folder holds files of two versions.
+
+    ``target`` is the version of the files that it went to, ``before`` the one that holds what was there.
+    """
+
+    target: str
+    before: str
+
+    def __str__(self) -> str:
+        return (
+            "a restore of this folder was cut short: it holds files of two versions. "
+            "workspace.undo() brings back what was there; thread.rewind(version, files=True) goes on"
+        )
+
+
+class _Choice:
+    """What of a working folder is recorded."""
+
+    def __init__(self, path: str, detectors: Iterable[Detector], apart: Iterable[str]) -> None:
+        self._rules = IgnoreRules(path)
+        self._detectors = list(detectors)
+        self._path = path
+        #: Paths of the store itself: what it writes while it records must not be recorded.
+        self._apart = tuple(each[len(path) + 1 :] for each in apart if each.startswith(f"{path}/"))
+        names = "\0".join(f"{each.name}" for each in self._detectors)
+        self.digest = sha256(names.encode("utf-8", "surrogatepass")).digest()[:8]
+
+    def begin(self) -> None:
+        self._rules.begin()
+
+    def enter(self, prefix: str, fd: int) -> None:
+        self._rules.enter(prefix, fd)
+
+    def enters(self, text: str, name: str, is_folder: bool) -> bool:
+        if self._apart and text.startswith(self._apart):
+            return False
+        return not self._rules.ignores(text, name, is_folder)
+
+    def objection(self, text: str, data: bytes) -> str | None:
+        if not self._detectors or len(data) > _SEARCHED_BYTES_MAX or b"\0" in data[:8192]:
+            return None
+        content = data.decode("utf-8", "replace")
+        for detector in self._detectors:
+            if any(True for _ in detector.find(content)):
+                return f"it seems to hold a secret ({detector.name})"
+        return None
+
+
+class Workspace:
+    """A working folder that is recorded beside a thread: what ``thread.attach_workspace(path)`` gives."""
+
+    def __init__(
+        self,
+        core: Core,
+        uid: str,
+        path: AnyPath,
+        *,
+        detectors: Iterable[Detector] | None = None,
+        limits: FileLimits = DEFAULT_FILE_LIMITS,
+    ) -> None:
+        given = os.path.abspath(os.path.expanduser(os.fsdecode(path)))
+        if not os.path.isdir(given):
+            raise InvalidValueError(
+                f"{given} is no folder; attach_workspace() takes one that is there", path="path"
+            )
+        #: The folder, with no link in its path.
+        self.path = os.path.realpath(given)
+        self._core = core
+        self._uid = uid
+        self._limits = limits
+        self._files = Files(Thread(beside(core, FILES), uid), limits=limits)
+        self._choice = _Choice(
+            self.path, secrets() if detectors is None else detectors, _own_paths(core.backend.url)
+        )
+        kept = os.path.join(os.path.expanduser("~"), ".everthread", "workspaces")
+        name = sha256(os.fsencode(f"{self.path}\0{uid}")).hexdigest()[:32]
+        self._cache = StatCache(os.path.join(kept, f"{name}.stat"))
+        self._lock_path = os.path.join(kept, f"{sha256(os.fsencode(self.path)).hexdigest()[:32]}.lock")
+        #: What the last save came to: what was left out, and why.
+        self.last: Saved | None = None
+        #: What the last restore came to: what was left as it was, and why.
+        self.restored: Restored | None = None
+        note_folder(core, self.path)
+
+    # ── recording ────────────────────────────────────────────────────────────────────────────
+
+    def save(self, label: str | None = None) -> Saved:
+        """Record the folder as it is now, as a version of the files beside the thread. Committing the thread
+        does so by itself. Raises :class:`InvalidStateError` after a restore that was cut short."""
+        with self._locked():
+            return self._save(label)
+
+    def _save(self, label: str | None = None) -> Saved:
+        if (cut_short := self.interrupted()) is not None:
+            raise InvalidStateError(str(cut_short))
+        for left in reversed(range(_TRIES)):
+            try:
+                self._choice.begin()
+                self.last = save_directory(
+                    self._files, self.path, label=label, cache=self._cache, choice=self._choice
+                )
+                return self.last
+            except ConflictError:
+                if not left:
+                    raise
+                # Another process has recorded the folder meanwhile: from what it came to.
+                self._files.discard()
+                self._files.thread.refresh()
+        raise AssertionError("the last try ends by returning or raising")
+
+    def record(self) -> str:
+        """For the thread, before it commits: record the folder, and the version of the files that it is."""
+        self.save()
+        return self._standing()
+
+    def _standing(self) -> str:
+        """The version of the files that the newest one equals: a rewind is what it went back to."""
+        head = self._files.thread.head
+        assert head is not None, "it was just saved"
+        return head.source if head.kind == "rewind" and head.source is not None else head.id
+
+    @property
+    def files(self) -> Files:
+        """The recorded files, newest version. What they hold can be read at any version, whatever the folder
+        has come to since."""
+        self._files.thread.refresh()
+        return self._files
+
+    def compare(self, a: str | None, b: str | None) -> FilesDiff:
+        """What differs between two versions of the files; ``None``: nothing was recorded."""
+        return compare_versions(self.files, a, b)
+
+    # ── restoring ────────────────────────────────────────────────────────────────────────────
+
+    def interrupted(self) -> Interrupted | None:
+        """The restore that was cut short and left this folder with files of two versions, if there is one."""
+        try:
+            with open(os.path.join(self.path, RESTORING, _PLAN), "rb") as file:
+                return msgspec.json.decode(file.read(), type=Interrupted)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.MsgspecError):
+            # The folder is there before its plan, and nothing else is done before that.
+            return None
+
+    def begin(self, version: str) -> Restored:
+        """Make the folder what the files were at a version. Until :meth:`finish` it counts as under way.
+
+        What was changed since the last save is saved first. What isn't recorded, and what somebody changes
+        meanwhile, is left as it is and named.
+        """
+        with self._locked():
+            return self._begin(version)
+
+    def _begin(self, version: str) -> Restored:
+        cut_short = self.interrupted()
+        if cut_short is None:
+            self._save()
+            before = self._standing()
+            known = [self._files.at(before)]
+        else:
+            before = cut_short.before
+            known = [self._files.at(cut_short.before), self._files.at(cut_short.target)]
+        target = self._files.at(version)
+        check_places(with_folders(target.tree))
+        self._write_plan(Interrupted(version, before))
+        try:
+            with Folder(self.path) as folder:
+                self.restored = _Restore(folder, target, known).run()
+                return self.restored
+        except OSError as error:
+            raise StorageWriteError(
+                f"{self.path} can't be restored: {shown(error)}. {self.interrupted()}"
+            ) from error
+
+    def finish(self) -> None:
+        """The restore is complete: the files stand at the version that it went to."""
+        with self._locked():
+            plan = self.interrupted()
+            if plan is None:
+                return
+            self._files.thread.refresh()
+            if self._standing() != plan.target:
+                self._files.rewind(plan.target)
+            self._cache.forget()
+            with Folder(self.path) as folder:
+                folder.remove_all(RESTORING)
+
+    def undo(self) -> Restored:
+        """After a restore that was cut short: bring back what was there before it. Raises
+        :class:`InvalidStateError` if none was."""
+        plan = self.interrupted()
+        if plan is None:
+            raise InvalidStateError(
+                "no restore of this folder was cut short; thread.rewind() undoes a whole one"
+            )
+        restored = self.begin(plan.before)
+        self.finish()
+        return restored
+
+    def fill(self, version: str | None) -> None:
+        """Put the files of a version into the folder, which must be empty: the folder of a fork."""
+        if version is None:
+            return
+        os.rmdir(self.path)
+        restore_directory(self._files.at(version), self.path)
+        head = self._files.thread.head
+        if head is not None and self._standing() != version:
+            self._files.rewind(version)
+
+    def _write_plan(self, plan: Interrupted) -> None:
+        place = os.path.join(self.path, RESTORING)
+        with suppress(FileNotFoundError):
+            remove_tree(place)
+        os.mkdir(place, 0o700)
+        with open(os.path.join(place, f"{_PLAN}.new"), "wb") as file:
+            file.write(msgspec.json.encode(plan))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(os.path.join(place, f"{_PLAN}.new"), os.path.join(place, _PLAN))
+        for each in (place, self.path):
+            fd = os.open(each, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    @contextmanager
+    def _locked(self, timeout_s: float = 60.0) -> Iterator[None]:
+        """One at a time works on a folder, over all processes of this machine."""
+        try:
+            os.makedirs(os.path.dirname(self._lock_path), mode=0o700, exist_ok=True)
+            fd = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StorageWriteError(f"{self._lock_path} can't be made: {shown(error)}") from None
+        try:
+            until = time.monotonic() + timeout_s
+            while True:
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > until:
+                        raise StoreBusyError(
+                            f"another process is at work on the folder {self.path}; waited {timeout_s:.0f} s"
+                        ) from None
+                    time.sleep(_PAUSE_S)
+            yield
+        finally:
+            os.close(fd)
+
+    def __repr__(self) -> str:
+        return f"<workspace {self.path}>"
+
+
+def compare_versions(files: Files, a: str | None, b: str | None) -> FilesDiff:
+    """What differs between two versions of the files beside a thread."""
+    old: Tree = {} if a is None else files.at(a).tree
+    return compare(old, {} if b is None else files.at(b).tree)
+
+
+class Workspaces:
+    """Opens the working folders of threads: what threads have through ``core.open_workspaces``."""
+
+    def open(self, thread: Thread, path: AnyPath, options: dict[str, Any]) -> Workspace:
+        return Workspace(thread.core, thread.uid or "", path, **options)
+
+    def open_fork(
+        self, thread: Thread, path: AnyPath, version: str | None, options: dict[str, Any]
+    ) -> Workspace:
+        workspace = Workspace(thread.core, thread.uid or "", check_empty(path), **options)
+        workspace.fill(version)
+        return workspace
+
+    def check_empty(self, thread: Thread, path: AnyPath) -> None:
+        check_empty(path)
+
+    def compare(self, thread: Thread, a: str | None, b: str | None) -> FilesDiff:
+        return compare_versions(files_beside(thread), a, b)
+
+
+def files_beside(thread: Thread) -> Files:
+    """What was recorded of the working folder of a thread."""
+    return Files(Thread(beside(thread.core, FILES), thread.uid or ""))
+
+
+def files_at(thread: Thread, version: AnyVersion | None = None) -> FilesView:
+    """The files of a thread at one of its versions: those that it holds itself, as a sandbox does, or what
+    was recorded of its working folder. Raises :class:`NotFoundError` if it has neither."""
+    handle = thread.handle
+    _, head = handle.require()
+    found = head.version if version is None else handle.find_version(version)
+    past = thread.at(found)
+    if TREE in past.state:
+        return Files(thread).at(found)
+    recorded = recorded_at(past)
+    if recorded is None:
+        raise NotFoundError(f"{thread.name!r} holds no files, and none were recorded beside it, at {found}")
+    return files_beside(thread).at(recorded)
+
+
+def empty_view(thread: Thread) -> FilesView:
+    """A tree without any files."""
+    return FilesView(Contents(thread), {}, None, None)
+
+
+class _Restore:
+    """One folder on its way from the versions that it may hold files of to another one."""
+
+    def __init__(self, folder: Folder, target: FilesView, known: list[FilesView]) -> None:
+        self._folder = folder
+        self._target = target
+        self._known = known
+        self._kept: dict[str, str] = {}
+        self._synced: set[str] = set()
+        self._number = self._written = self._removed = 0
+
+    def run(self) -> Restored:
+        new = with_folders(self._target.tree)
+        old: dict[str, None] = {text: None for view in self._known for text in with_folders(view.tree)}
+        self._remove(
+            [text for text in old if text not in new or self._is_folder(text) != (type(new[text]) is int)],
+            new,
+        )
+        folders = [text for text in new if type(new[text]) is int]
+        opened = self._make_folders(folders, new)
+        writer = Writer(self._target, self._folder, sync=True)
+        files = [text for text in new if type(new[text]) is bytes and self._is_due(text, new[text])]
+        writer.files(files, self._place_file)
+        for text, entry in new.items():
+            if type(entry) is dict and self._is_due(text, entry):
+                self._place_link(text, link_target(entry, text))
+        for text in reversed(folders):
+            mode = new[text]
+            assert type(mode) is int
+            if text in opened and not self._is_kept(text):
+                self._folder.set_folder_mode(text, mode)
+        self._folder.sync(self._synced)
+        return Restored(
+            version=self._target.version,
+            written=self._written,
+            removed=self._removed,
+            kept={text_name(text): why for text, why in sorted(self._kept.items())},
+            erased=tuple(writer.erased),
+        )
+
+    def _is_folder(self, text: str) -> bool:
+        found = self._folder.stat(text)
+        return found is not None and stat.S_ISDIR(found.st_mode)
+
+    def _is_kept(self, text: str) -> bool:
+        return text in self._kept or any(above in self._kept for above in parents(text))
+
+    def _remove(self, texts: list[str], new: Tree) -> None:
+        """What goes: the innermost first, so that folders are empty when their turn comes."""
+        for text in sorted(texts, key=lambda each: each.count("/"), reverse=True):
+            found = self._folder.stat(text)
+            if found is None:
+                continue
+            if not stat.S_ISDIR(found.st_mode) and not self._is_known(text):
+                self._kept[text] = "it was changed since it was recorded"
+                continue
+            self._open_parent(text)
+            if self._folder.remove(text):
+                self._removed += text not in new
+                self._synced.add(text.rpartition("/")[0])
+            elif text in new:
+                self._kept[text] = "a folder with files that aren't recorded is in its place"
+
+    def _make_folders(self, folders: list[str], new: Tree) -> set[str]:
+        """The folders of the target; those whose mode has to be set in the end."""
+        due: set[str] = set()
+        for text in folders:
+            if self._is_kept(text):
+                continue
+            found = self._folder.stat(text)
+            if found is None:
+                self._open_parent(text)
+                self._folder.make_folder(text)
+                self._synced.add(text.rpartition("/")[0])
+                due.add(text)
+            elif not stat.S_ISDIR(found.st_mode):
+                self._kept[text] = "a file that isn't recorded is in its place"
+            elif found.st_mode & MODE_BITS != new[text] or found.st_mode & 0o700 != 0o700:
+                due.add(text)
+        return due
+
+    def _is_due(self, text: str, entry: Entry) -> bool:
+        """Whether a file or link has to be put in its place."""
+        if self._is_kept(text):
+            return False
+        found = self._folder.stat(text)
+        if found is None or self._is_known(text):
+            return found is None or not self._is_there(text, entry, self._target, found)
+        if not self._is_there(text, entry, self._target, found):
+            self._kept[text] = "it was changed since it was recorded, or isn't recorded"
+        return False
+
+    def _is_known(self, text: str) -> bool:
+        """Whether what is on disk is what one of the known versions says: nothing is lost with it."""
+        found = self._folder.stat(text)
+        for view in self._known:
+            entry = view.tree.get(text)
+            if (
+                entry is not None
+                and found is not None
+                and self._is_there(text, entry, view, found, mode=False)
+            ):
+                return True
+        return False
+
+    def _is_there(
+        self, text: str, entry: Entry, view: FilesView, found: os.stat_result, *, mode: bool = True
+    ) -> bool:
+        """Whether a path holds just what an entry says."""
+        kind = stat.S_IFMT(found.st_mode)
+        if type(entry) is int:
+            return kind == stat.S_IFDIR
+        if type(entry) is dict:
+            return kind == stat.S_IFLNK and self._folder.read_link(text) == link_target(entry, text)
+        assert type(entry) is bytes
+        file = FileEntry.unpack(entry, text)
+        if kind != stat.S_IFREG or (mode and found.st_mode & MODE_BITS != file.mode):
+            return False
+        with self._folder.open_file(text) as fd:
+            return holds_content(fd, file, view)
+
+    def _place_file(self, text: str, file: FileEntry, pieces: Iterator[bytes]) -> None:
+        staged = self._staged()
+        self._folder.write_file(staged, pieces, file.mode, sync=True)
+        self._put(staged, text)
+
+    def _place_link(self, text: str, target: bytes) -> None:
+        staged = self._staged()
+        self._folder.make_link(staged, target)
+        self._put(staged, text)
+
+    def _staged(self) -> str:
+        self._number += 1
+        return f"{RESTORING}/{self._number}"
+
+    def _put(self, staged: str, text: str) -> None:
+        self._open_parent(text)
+        self._folder.rename(staged, text)
+        self._written += 1
+        self._synced.add(text.rpartition("/")[0])
+
+    def _open_parent(self, text: str) -> None:
+        above = text.rpartition("/")[0]
+        if above:
+            self._folder.unlock(above)
+
+
+def _own_paths(url: str) -> list[str]:
+    """Where a store keeps itself on this machine: its file, with what lies beside it under the same name, or
+    its folder."""
+    for scheme in ("sqlite:///", "file://"):
+        if url.startswith(scheme):
+            path = url[len(scheme) :].partition("?")[0]
+            return [os.path.realpath(path)]
+    return []
+
+
+def check_empty(path: AnyPath) -> str:
+    """A folder for a fork, made if need be. Raises :class:`InvalidValueError` if there is anything in it."""
+    given = os.path.abspath(os.path.expanduser(os.fsdecode(path)))
+    try:
+        os.makedirs(given, exist_ok=True)
+        with os.scandir(given) as entries:
+            if next(entries, None) is None:
+                return given
+    except OSError as error:
+        raise InvalidValueError(f"{given} can't be made: {shown(error)}", path="files") from None
+    raise InvalidValueError(f"{given} isn't empty; a fork needs a folder of its own", path="files")

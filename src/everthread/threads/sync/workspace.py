@@ -1,0 +1,141 @@
+# Generated from src/everthread/threads/aio/workspace.py by tools/twin.py: change that, then run: make twin
+"""The working folder of a thread: which of its files belong to each version, and going back with them.
+
+Threads know nothing of files. What records a folder is handed in through ``core.open_workspaces``; here is
+only what ties it to versions: a log of the thread that says, from the version on that brought an item, which
+version of the files was there. So a fork, a rewind or a look at the past finds the files of that moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from everthread.errors import UnsupportedError, UsageError, VersionNotFoundError
+
+if TYPE_CHECKING:
+    from everthread.threads.sync.handle import AnyVersion, Handle
+    from everthread.threads.sync.past import Past
+    from everthread.threads.sync.thread import Thread
+    from everthread.versions import Version
+
+#: Which files were there, item by item; no caller's log has this name.
+FILES_LOG = "\0files"
+_FILES = "files"
+
+
+class Recorder(Protocol):
+    """What records the folder of a thread."""
+
+    def record(self) -> str:
+        """Record the folder as it is; the version of the files that it is."""
+
+    def begin(self, version: str) -> Any:
+        """Make the folder what the files were at a version; what was there is saved."""
+
+    def finish(self) -> None:
+        """The thread has gone back, too."""
+
+    def interrupted(self) -> Any:
+        """The restore of the folder that was cut short, if there is one."""
+
+
+class Workspaces(Protocol):
+    """Opens the folders of threads, and compares what was recorded of them."""
+
+    def open(self, thread: Thread, path: Any, options: dict[str, Any]) -> Any:
+        """The recorder of a folder."""
+
+    def open_fork(self, thread: Thread, path: Any, version: str | None, options: dict[str, Any]) -> Any:
+        """The recorder of an empty folder, into which the files of a version are put."""
+
+    def check_empty(self, thread: Thread, path: Any) -> None:
+        """Raise unless a folder can be that of a fork."""
+
+    def compare(self, thread: Thread, a: str | None, b: str | None) -> Any:
+        """What differs between two versions of the files."""
+
+
+def workspaces_of(handle: Handle) -> Workspaces:
+    opener = handle.core.open_workspaces
+    if opener is None:
+        raise UnsupportedError("this store records no folders; everthread.open() gives one that does")
+    return opener()
+
+
+def attach(thread: Thread, path: Any, each: str, options: dict[str, Any]) -> Any:
+    if each not in ("commit", "turn"):
+        raise UsageError(f'each is "commit" or "turn", not {each!r}')
+    handle = thread.handle
+    handle.load()
+    if handle.head is None:
+        # The files are kept beside the thread: first there must be one.
+        thread.commit()
+    workspace = workspaces_of(handle).open(thread, path, options)
+    handle.workspace, handle.records_each_commit = workspace, each == "commit"
+    handle.workspace_options = options
+    _record_now(thread)
+    return workspace
+
+
+def _record_now(thread: Thread) -> None:
+    """Record the folder, unless a restore of it was cut short: then it is no version at all."""
+    handle = thread.handle
+    if handle.workspace.interrupted() is None:
+        if not handle.records_each_commit:
+            record(handle)
+        thread.commit()
+
+
+def attach_fork(thread: Thread, path: Any, options: Mapping[str, Any]) -> None:
+    """Give a fork a folder of its own, with the files that were recorded at the version it was made from."""
+    handle = thread.handle
+    handle.load()
+    version = thread.head
+    assert version is not None, "a fork begins with a version"
+    wanted = recorded_at(thread.at(version))
+    opener = workspaces_of(handle)
+    handle.workspace = opener.open_fork(thread, path, wanted, dict(options))
+    handle.records_each_commit, handle.workspace_options = True, options
+
+
+def record(handle: Handle) -> None:
+    """Record the folder of a handle, if it has one; which files it holds becomes part of the next commit."""
+    recorder: Recorder | None = handle.workspace
+    if recorder is None:
+        return
+    version = recorder.record()
+    log = handle.log(FILES_LOG)
+    newest = log.read(-1)
+    if not newest or newest[0].get(_FILES) != version:
+        log.append({_FILES: version})
+
+
+def recorded_at(past: Past) -> str | None:
+    """The version of the files that was there at a version of the thread."""
+    newest = past.hidden_log(FILES_LOG).read(-1)
+    return newest[0].get(_FILES) if newest else None
+
+
+def go_back(thread: Thread, version: AnyVersion) -> Version:
+    """Rewind a thread and its folder. What was changed since is saved first, so that this can be undone."""
+    handle = thread.handle
+    recorder: Recorder | None = handle.workspace
+    if recorder is None:
+        raise UsageError("this handle has no working folder: attach_workspace(path) first")
+    handle.require_clean("rewind()")
+    target = handle.find_version(version)
+    wanted = recorded_at(thread.at(target))
+    if wanted is None:
+        raise VersionNotFoundError(f"no files were recorded at {target} of {thread.name!r}")
+    _record_now(thread)
+    recorder.begin(wanted)
+    made = thread.rewind(target)
+    recorder.finish()
+    return made
+
+
+def compare(thread: Thread, a: Past | None, b: Past) -> Any:
+    """What differs between the files at two versions."""
+    old = None if a is None else recorded_at(a)
+    return workspaces_of(thread.handle).compare(thread, old, recorded_at(b))
