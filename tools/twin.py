@@ -30,6 +30,7 @@ TWINS = {
         "threads",
         "events",
         "sessions",
+        "subagents",
         "working",
         "stores/postgres",
         "stores/valkey",
@@ -101,7 +102,7 @@ class Offloaded(Offload):
 
 #: Whole words, in order.
 WORDS = (
-    (r"\b(threads|events|sessions|working)\.aio\b", r"\1.sync"),
+    (r"\b(threads|events|sessions|subagents|working)\.aio\b", r"\1.sync"),
     (r"\b(postgres|valkey|langgraph)\.aio\b", r"\1.sync"),
     (r"\bredis\.asyncio\b", "redis"),
     (r"stores\.contract_async\b", "stores.contract"),
