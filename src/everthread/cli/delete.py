@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from everthread.arguments import counted
@@ -18,18 +21,40 @@ from everthread.cli.options import (
 )
 from everthread.cli.output import clean, note
 
+if TYPE_CHECKING:
+    from everthread.store import Store
+    from everthread.threads.sync.thread import Thread
+
 _NAMED_MAX = 5
 
 
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED_MAX:,} more" if len(names) > _NAMED_MAX else ""
+    return clean(", ".join(names[:_NAMED_MAX])) + more
+
+
+def _below(store: Store, thread: Thread) -> list[str]:
+    """The threads of its subagents, and of theirs."""
+    from everthread.subagents.sync.calls import children_begun
+
+    found: list[str] = []
+    for name in children_begun(store, thread.uid or ""):
+        found += [name, *_below(store, store.thread(name))]
+    return found
+
+
 @click.command(
-    epilog=example("delete invoice-bot --dry-run", "delete invoice-bot", "delete what-if --yes --json")
+    epilog=example(
+        "delete invoice-bot --dry-run", "delete invoice-bot --children", "delete what-if --yes --json"
+    )
 )
 @thread_argument
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @click.option("--dry-run", is_flag=True, help="Only show what would go.")
+@click.option("--children", is_flag=True, help="Delete the threads of its subagents, too, and of theirs.")
 @shared_options
 @pass_invocation
-def delete(call: Invocation, thread: str, yes: bool, dry_run: bool) -> None:
+def delete(call: Invocation, thread: str, yes: bool, dry_run: bool, children: bool) -> None:
     """Delete THREAD for good, with its history and what its sessions have recorded. There is no way back.
 
     Shows first what would go, and asks. Forks of it live on, with all that they share. What it sealed for
@@ -41,18 +66,33 @@ def delete(call: Invocation, thread: str, yes: bool, dry_run: bool) -> None:
         head = handle.head
         assert head is not None, "an existing thread has a head"
         forks = [fork.thread for fork in family(handle).forks]
-        data = {"thread": thread, "dry_run": dry_run, "versions": head.seq, "forks": forks}
+        data: dict[str, Any] = {
+            "thread": thread,
+            "dry_run": dry_run,
+            "versions": head.seq,
+            "forks": forks,
+        }
         words = f"{clean(thread)} with {counted(head.seq, 'version')}"
+        below = _below(store, handle) if children else []
+        if children:
+            data["children"] = below
+            words += f" and {counted(len(below), 'thread')} of subagents"
+            words += f": {_named(below)}" if below else ""
         if forks:
-            more = f" and {len(forks) - _NAMED_MAX:,} more" if len(forks) > _NAMED_MAX else ""
-            words += f"; its forks live on: {clean(', '.join(forks[:_NAMED_MAX]))}{more}"
+            words += f"; its forks live on: {_named(forks)}"
         if dry_run:
             call.output.answer("delete", data, lambda: click.echo(f"this would go: {words}"))
             note("nothing was deleted (--dry-run)")
             return
-        refuse_while_running(store, thread, "leave it")
+        for name in (thread, *below):
+            refuse_while_running(store, name, "leave it")
         if call.output.for_people and not yes:
             click.echo(f"this would go: {words}")
         confirm(call, f"Delete {thread!r} for good?", yes)
-        handle.delete()
+        if children:
+            from everthread.subagents import delete_with_children
+
+            delete_with_children(store, thread)
+        else:
+            handle.delete()
         call.output.answer("delete", data, lambda: click.echo(f"deleted: {words}"))

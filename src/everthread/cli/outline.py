@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from everthread.briefing.facts import shown
+from everthread.sessions.children import CHILDREN, children_in
+from everthread.sessions.tasks import OWN
 
 #: How the statuses of todos and tasks are marked.
 MARKS = {"completed": "✓", "in_progress": "▶", "cancelled": "✗", "pending": "○"}
@@ -51,6 +53,8 @@ def outline(document: Mapping[str, Any]) -> tuple[list[Part], dict[str, Any]]:
         part = build(key, stored)
         if part is not None:
             parts.append(part)
+            if key == OWN:
+                parts.append(_subagents(document))
             del rest[key]
         elif working and stored == {}:
             del rest[key]
@@ -193,11 +197,28 @@ def _context(key: str, stored: Any) -> Part | None:
 
 
 def _session(key: str, stored: Any) -> Part | None:
-    if not isinstance(stored, dict) or set(stored) - {"decisions", "inbox"}:
+    if not isinstance(stored, dict) or set(stored) - {"decisions", "inbox", CHILDREN}:
+        return None
+    if len(stored.get(CHILDREN) or ()) > len(children_in({OWN: stored})):
+        # Some of it makes no sense: then all of it is shown as it is.
         return None
     decisions = _items(stored.get("decisions"), "decision") or {}
     lines = [OutlineRow("?", str(item["decision"]), _why(item)) for item in decisions.values()]
     return Part(key, "decided, not done yet", tuple(lines))
+
+
+def _subagents(document: Mapping[str, Any]) -> Part:
+    found = children_in(document)
+    rows = (
+        OutlineRow(_CHILD_MARKS[child.status], child.text, child.thread, over=not child.is_open)
+        for child in found
+    )
+    # What is open first: sorting keeps the order of those alike.
+    lines = tuple(sorted(rows, key=lambda row: row.over))
+    return Part(CHILDREN, "subagents", lines)
+
+
+_CHILD_MARKS = {"open": "?", "completed": "✓", "failed": "✗"}
 
 
 def _why(decision: Mapping[str, Any]) -> str:

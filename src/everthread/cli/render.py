@@ -10,6 +10,7 @@ from rich.tree import Tree
 
 from everthread.arguments import counted, format_path
 from everthread.briefing.facts import message_text, shown
+from everthread.cli.descendants import described
 from everthread.cli.output import Mark, ago, clean, console
 
 if TYPE_CHECKING:
@@ -179,6 +180,19 @@ def draw_state(title: Text, document: Mapping[str, Any], logs: Mapping[str, int]
     for name, count in logs.items():
         if count:
             tree.add(Text.assemble((clean(name, 60), "cyan"), (f"  {counted(count, 'item')}", "dim")))
+    console().print(tree, no_wrap=True, overflow="ellipsis")
+
+
+def draw_descendants(title: Text, found: Sequence[Mapping[str, Any]]) -> None:
+    """Subagents, and theirs, as a tree."""
+    tree = Tree(title, guide_style="dim")
+    pending = [(tree, node) for node in reversed(found)]
+    while pending:
+        above, node = pending.pop()
+        colour = {"open": "yellow", "failed": "red"}.get(node["status"], "green")
+        name = Text.assemble((clean(node["name"], 60), colour), (f"  {clean(described(node), 160)}", "dim"))
+        below = above.add(name)
+        pending.extend((below, each) for each in reversed(node["subagents"]))
     console().print(tree, no_wrap=True, overflow="ellipsis")
 
 

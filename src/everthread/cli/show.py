@@ -29,13 +29,16 @@ from everthread.cli.output import Table, note
 
 if TYPE_CHECKING:
     from everthread.store import Store
+    from everthread.threads.sync.thread import Thread
+    from everthread.versions import Version
 
 
 @click.command(
     epilog=example(
-        "show invoice-bot", "show invoice-bot 7", "show invoice-bot head~1 --log tools --messages 50"
+        "show invoice-bot", "show invoice-bot head~1 --log tools --messages 50", "show invoice-bot 7 --tree"
     ),
-    help=f"""The document of THREAD, and the end of one of its logs: now, or at VERSION.
+    help=f"""The document of THREAD, and the end of one of its logs: now, or at VERSION. With --tree its
+    subagents, and theirs, as they were then.
 
     {HOW} Personal values stay masked.
     """,
@@ -46,9 +49,12 @@ if TYPE_CHECKING:
     "--messages", default=10, show_default=True, type=click.IntRange(0), help="How many of the last."
 )
 @click.option("--log", "log_name", default="messages", show_default=True, help="The log to show the end of.")
+@click.option("--tree", "as_tree", is_flag=True, help="Show its subagents instead, and theirs.")
 @shared_options
 @pass_invocation
-def show(call: Invocation, thread: str, version: str | None, messages: int, log_name: str) -> None:
+def show(
+    call: Invocation, thread: str, version: str | None, messages: int, log_name: str, as_tree: bool
+) -> None:
     with call.store() as store:
         handle = found(store, thread)
         thread = handle.name
@@ -56,6 +62,9 @@ def show(call: Invocation, thread: str, version: str | None, messages: int, log_
         assert head is not None, "an existing thread has a head"
         stands = head if version is None else find_version(handle, version)
         view = handle.at(stands)
+        if as_tree:
+            _show_tree(call, store, handle, stands)
+            return
         items = view.log(log_name)[-messages:] if messages else []
         document = view.state.plain()
         logs = {name: len(view.log(name)) for name in view.logs}
@@ -89,6 +98,42 @@ def show(call: Invocation, thread: str, version: str | None, messages: int, log_
             raise click.exceptions.Exit(NOTHING)
         if session is not None and session["status"] == "unknown":
             raise click.exceptions.Exit(CORRUPT)
+
+
+def _show_tree(call: Invocation, store: Store, thread: Thread, stands: Version) -> None:
+    from everthread.cli.descendants import Descendants
+
+    tree = Descendants(store)
+    found = tree.of(thread.at(stands).state.plain())
+    data = {
+        "thread": thread.name,
+        "version": version_data(stands),
+        "subagents": found,
+        "complete": tree.complete,
+    }
+
+    def text() -> None:
+        from everthread.cli.render import draw_descendants, draw_title
+
+        draw_descendants(draw_title(thread.name, stands, "", time.time_ns() // 1000), found)
+
+    call.output.answer("show", data, text, _tree_table)
+    end_if_damaged(thread)
+    if not found:
+        note("it has no subagents there")
+    if not tree.complete:
+        note("not all of them were read")
+
+
+def _tree_table(data: Mapping[str, Any]) -> Table:
+    columns = ("depth", "name", "status", "mode", "thread", "version", "reason")
+    rows: list[tuple[Any, ...]] = []
+    pending = [(0, node) for node in reversed(data["subagents"])]
+    while pending:
+        depth, node = pending.pop()
+        rows.append((depth, *(node[column] for column in columns[1:])))
+        pending.extend((depth + 1, below) for below in reversed(node["subagents"]))
+    return Table(columns, rows)
 
 
 def _session(store: Store, thread: str) -> dict[str, Any] | None:

@@ -14,6 +14,7 @@ from everthread.verifiers.specs import Status
 from everthread.working.items import INTENTIONS, OPEN_LOOPS
 
 if TYPE_CHECKING:
+    from everthread.sessions.children import Child
     from everthread.sessions.orders import StandingOrder
     from everthread.sessions.records import DecisionRecord, EffectRecord, ErrorRecord, RunRecord
     from everthread.sessions.tasks import Task
@@ -191,6 +192,22 @@ def call_facts(report: ResumeReport, settled: Sequence[EffectRecord]) -> Iterato
             yield _call_fact(Kind.SETTLED, effect, _call_name(effect) + why, effect.settled_us, state)
 
 
+def child_facts(children: Sequence[tuple[Child, str | None]]) -> Iterator[Fact]:
+    """Subagents without a result; with how the last run on their own thread stands."""
+    for child, status in children:
+        run = f"its run: {status}" if status is not None else "no run of its own yet"
+        where = "on this thread" if child.mode == "parent" else f"on the thread {child.thread}, {run}"
+        yield Fact(
+            kind=Kind.CALL,
+            id=child.call,
+            text=f"subagent {child.name} {where}",
+            source="subagent",
+            at_us=child.at_us,
+            state="no result yet: the same call goes on with it",
+            named=True,
+        )
+
+
 def _call_name(effect: EffectRecord) -> str:
     """What was called; its key where the name is lost."""
     return effect.name or effect.key
@@ -336,6 +353,8 @@ class Readings(msgspec.Struct, frozen=True, kw_only=True):
     tasks: Sequence[Task]
     document: Any
     orders: Sequence[StandingOrder]
+    #: Those without a result, with how the last run on their own thread stands.
+    children: Sequence[tuple[Child, str | None]]
     problems: Sequence[str]
     #: Whether this is a fork in which no effects are made.
     effects_denied: bool = False
@@ -364,6 +383,7 @@ def background(read: Readings, report: ResumeReport, each_max: int = EACH_MIN) -
         *problem_facts(read.problems, report.made_us),
         *context_facts(report),
         *call_facts(report, settled),
+        *child_facts(read.children),
         *decision_facts(decisions),
         *todo_facts(report),
         *loop_facts(report),

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 from everthread.briefing.facts import revealing
 from everthread.briefing.selection import Briefing, brief
+from everthread.sessions.aio.journal import newest_status
 from everthread.sessions.aio.orders import AsyncConstraints
 from everthread.sessions.aio.resume import heard_us, readable, resume_report
 from everthread.sessions.briefing import Limits, Readings, background, with_run_found
+from everthread.sessions.children import Child, children_in
 from everthread.sessions.resume import MAX_AGE_S, ResumeReport
 from everthread.threads.aio.item_times import item_times
 from everthread.threads.twins import ASYNC
@@ -78,7 +80,20 @@ async def _read(records: AsyncSessionRecords, report: ResumeReport, limits: Limi
         decided_count=records.decided_count,
         tasks=await readable(problems, records.tasks.all),
         document=records.thread.state.plain(),
+        children=await readable(problems, lambda: _open_children(records, limits.each)),
         orders=await readable(problems, AsyncConstraints(records.thread.core).all),
         problems=problems,
         effects_denied=records.thread.effects == "deny",
     )
+
+
+async def _open_children(records: AsyncSessionRecords, limit: int) -> list[tuple[Child, str | None]]:
+    """Subagents without a result, and how the last run on the thread of each stands."""
+    core = records.thread.core
+    found: list[tuple[Child, str | None]] = []
+    for child in children_in(records.thread.state.plain()):
+        if child.is_open and len(found) < limit:
+            line = await core.find(child.thread) if child.mode != "parent" else None
+            status = None if line is None else await newest_status(core, line.line.uid.hex())
+            found.append((child, status))
+    return found

@@ -223,8 +223,9 @@ async def _began_before(thread: AsyncThread, options: SessionOptions) -> bool:
 
 
 async def _check_system(thread: AsyncThread | AsyncPast, options: SessionOptions) -> None:
-    """Raise :class:`InvalidStateError` if the thread's own system message isn't the one that is wanted."""
-    if options.system is None or options.replace_system:
+    """Raise :class:`InvalidStateError` if the thread's own system message isn't the one that is wanted. Where
+    there is no message yet, it will be the first."""
+    if options.system is None or options.replace_system or not len(thread.messages):
         return
     if not _is_same(await _own_system(thread), _system_message(options.system)):
         raise InvalidStateError(
@@ -318,7 +319,7 @@ async def _started(
         await _fence(thread, uid, tags, found, lease)
     elif not created:
         thread.tags = tags
-    if options.system is not None and options.replace_system and not created:
+    if options.system is not None and (options.replace_system or not len(thread.messages)) and not created:
         await _replace_system(thread, options, lease.holder.run)
     await runs.ask_children(core)
     return StartedRun(

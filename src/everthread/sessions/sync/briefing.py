@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from everthread.briefing.facts import revealing
 from everthread.briefing.selection import Briefing, brief
 from everthread.sessions.briefing import Limits, Readings, background, with_run_found
+from everthread.sessions.children import Child, children_in
 from everthread.sessions.resume import MAX_AGE_S, ResumeReport
+from everthread.sessions.sync.journal import newest_status
 from everthread.sessions.sync.orders import Constraints
 from everthread.sessions.sync.resume import heard_us, readable, resume_report
 from everthread.threads.sync.item_times import item_times
@@ -74,7 +76,20 @@ def _read(records: SessionRecords, report: ResumeReport, limits: Limits) -> Read
         decided_count=records.decided_count,
         tasks=readable(problems, records.tasks.all),
         document=records.thread.state.plain(),
+        children=readable(problems, lambda: _open_children(records, limits.each)),
         orders=readable(problems, Constraints(records.thread.core).all),
         problems=problems,
         effects_denied=records.thread.effects == "deny",
     )
+
+
+def _open_children(records: SessionRecords, limit: int) -> list[tuple[Child, str | None]]:
+    """Subagents without a result, and how the last run on the thread of each stands."""
+    core = records.thread.core
+    found: list[tuple[Child, str | None]] = []
+    for child in children_in(records.thread.state.plain()):
+        if child.is_open and len(found) < limit:
+            line = core.find(child.thread) if child.mode != "parent" else None
+            status = None if line is None else newest_status(core, line.line.uid.hex())
+            found.append((child, status))
+    return found

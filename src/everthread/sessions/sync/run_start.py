@@ -221,8 +221,9 @@ def _began_before(thread: Thread, options: SessionOptions) -> bool:
 
 
 def _check_system(thread: Thread | Past, options: SessionOptions) -> None:
-    """Raise :class:`InvalidStateError` if the thread's own system message isn't the one that is wanted."""
-    if options.system is None or options.replace_system:
+    """Raise :class:`InvalidStateError` if the thread's own system message isn't the one that is wanted. Where
+    there is no message yet, it will be the first."""
+    if options.system is None or options.replace_system or not len(thread.messages):
         return
     if not _is_same(_own_system(thread), _system_message(options.system)):
         raise InvalidStateError(
@@ -308,7 +309,7 @@ def _started(
         _fence(thread, uid, tags, found, lease)
     elif not created:
         thread.tags = tags
-    if options.system is not None and options.replace_system and not created:
+    if options.system is not None and (options.replace_system or not len(thread.messages)) and not created:
         _replace_system(thread, options, lease.holder.run)
     runs.ask_children(core)
     return StartedRun(

@@ -77,8 +77,8 @@ class AgentSession(BlockingFace):
     effects of its own if ``effects`` is ``"deny"``. Repeated with its ``key``, after a kill for one, either
     of the latter goes on with the thread that the first call made.
     ``system`` is the first message of a thread that is created, ``initial`` its custom state. On a
-    thread that exists, a ``system`` that isn't its own raises, unless ``replace_system`` says that it shall
-    take the other's place. After ``max_turns`` turns :meth:`turn` raises :class:`MaxTurnsError`.
+    thread that has messages, a ``system`` that isn't its own raises, unless ``replace_system`` says that it
+    shall take the other's place. After ``max_turns`` turns :meth:`turn` raises :class:`MaxTurnsError`.
     ``lease_ttl`` is how many seconds after its last write or :meth:`heartbeat` another process may take the
     session over, if it can't see that this one is dead. ``parent`` is the session that this is a subagent of.
 

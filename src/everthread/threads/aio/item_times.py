@@ -1,4 +1,4 @@
-"""When the items of a log were written: at the times of the versions that brought them."""
+"""Which versions brought the items of a log, and when."""
 
 from __future__ import annotations
 
@@ -18,31 +18,46 @@ async def item_times(thread: AsyncThread, log: str, start: int) -> list[int]:
     oldest of these: it is at least as old."""
     if thread.head is None:
         return []
+    found, oldest = await _look(thread, log, start)
+    return [oldest if brought is None else brought[1] for brought in found]
+
+
+async def item_versions(thread: AsyncThread, log: str, start: int) -> list[int | None]:
+    """For each item the seq of the version that brought it; ``None`` for one that came before those that are
+    looked at."""
+    if thread.head is None:
+        return []
+    return [None if brought is None else brought[0] for brought in (await _look(thread, log, start))[0]]
+
+
+async def _look(thread: AsyncThread, log: str, start: int) -> tuple[list[tuple[int, int] | None], int]:
+    """Seq and time of the version that brought each item, and the time of the oldest that was looked at."""
     line, head = thread.handle.require()
+    oldest = head.version.at_us
     state = head.logs.get(log)
     if state is None:
-        return []
+        return [], oldest
     positions = [p for first, last in state.ranges(start, state.length) for p in range(first, last)]
-    reader, times, seq, left = thread.core.reader, dict[int, int](), head.seq, _ROWS_MAX
-    oldest = thread.head.at_us
-    while seq > 0 and left > 0 and not all(position in times for position in positions):
+    reader, seq, left = thread.core.reader, head.seq, _ROWS_MAX
+    brought: dict[int, tuple[int, int]] = {}
+    while seq > 0 and left > 0 and not all(position in brought for position in positions):
         line = await reader.owner(line, seq)
         rows = await reader.backend.scan(line.id, seq, left)
         if not rows:
             break
         left -= len(rows)
         for row in rows:
-            for at_us, first, count in reversed(_brought(reader, row, log, seq)):
+            for made, at_us, first, count in reversed(_brought(reader, row, log, seq)):
                 oldest = min(oldest, at_us)
-                times.update(dict.fromkeys(range(first, first + count), at_us))
+                brought.update(dict.fromkeys(range(first, first + count), (made, at_us)))
         seq = rows[-1].first - 1
-    return [times.get(position, oldest) for position in positions]
+    return [brought.get(position) for position in positions], oldest
 
 
-def _brought(reader: Reader, row: Row, log: str, last: int) -> list[tuple[int, int, int]]:
-    """What the versions of a row up to ``last`` brought into a log: time, first position and count of each.
-    Nothing if they can't be read: damage, or pruned."""
-    found: list[tuple[int, int, int]] = []
+def _brought(reader: Reader, row: Row, log: str, last: int) -> list[tuple[int, int, int, int]]:
+    """What the versions of a row up to ``last`` brought into a log: seq, time, first position and count of
+    each. Nothing if they can't be read: damage, or pruned."""
+    found: list[tuple[int, int, int, int]] = []
     if row.kind not in (DELTA, PACK):
         return found
     try:
@@ -52,12 +67,12 @@ def _brought(reader: Reader, row: Row, log: str, last: int) -> list[tuple[int, i
         else:
             header, change, _ = records.read_record(row.body)
             parts = [(header, change)]
-        for header, change in parts:
+        for seq, (header, change) in enumerate(parts, row.first):
             at_us = records.read_head(header).at_us
-            found.append((at_us, 0, 0))
+            found.append((seq, at_us, 0, 0))
             for name, _, _, count, first, *_ in records.read_change(change).logs:
                 if name == log:
-                    found.append((at_us, first, count))
+                    found.append((seq, at_us, first, count))
     except DamageError:
         return []
     return found
