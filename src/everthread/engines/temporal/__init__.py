@@ -5,11 +5,13 @@ from everthread.arguments import framework
 
 with framework("temporal"):
     from everthread.engines.temporal.activities import blocking_store, step, store
+    from everthread.engines.temporal.payloads import PayloadDriver
     from everthread.engines.temporal.plugin import EverthreadPlugin
     from everthread.engines.temporal.verbs import append, end, open_thread, recycle_due, rewind
 
 __all__ = [
     "EverthreadPlugin",
+    "PayloadDriver",
     "append",
     "blocking_store",
     "end",

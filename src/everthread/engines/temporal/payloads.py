@@ -12,7 +12,7 @@ import asyncio
 import logging
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from hashlib import blake2b, sha256
@@ -91,9 +91,10 @@ _RENEWED_PART, _RENEWED_US = 100, 60_000_000
 class PayloadDriver(StorageDriver):
     """Keeps payloads of Temporal in a store: ``ExternalStorage(drivers=[PayloadDriver(store)])``.
 
-    ``store`` is an open async store, or where one is: then it is opened at first use, and :meth:`close`
-    closes it. Each workflow id has one thread, below ``prefix``. What is stored is durable when
-    :meth:`store` returns; storing the same payload again stores nothing. Several workers may share a store.
+    ``store`` is an open async store; or a URL, a path or a dictionary with the options of ``open_async()``:
+    then it is opened at first use, and :meth:`close` closes it. Each workflow id has one thread, below
+    ``prefix``. What is stored is durable when :meth:`store` returns; storing the same payload again stores
+    nothing. Several workers may share a store.
 
     With a ``ttl`` the payloads of a workflow are gone when nothing was stored for it for so long. It must
     not be shorter than the time for which the namespace keeps histories: :meth:`attach` asks for that, and
@@ -108,7 +109,7 @@ class PayloadDriver(StorageDriver):
 
     def __init__(
         self,
-        store: AsyncStore | str | os.PathLike[str] | None = None,
+        store: AsyncStore | str | os.PathLike[str] | Mapping[str, Any] | None = None,
         *,
         prefix: str = "temporal/payloads/",
         ttl: Lifetime = None,
@@ -116,10 +117,10 @@ class PayloadDriver(StorageDriver):
         driver_name: str = "everthread",
         memory_bytes: int = 64 * 1024 * 1024,
     ) -> None:
-        if not isinstance(store, AsyncStore | str | os.PathLike | None):
+        if not isinstance(store, AsyncStore | str | os.PathLike | Mapping | None):
             raise UsageError(
-                f"a payload driver takes what everthread.open_async() gives, awaited, or a URL, "
-                f"not {type(store).__name__}"
+                "a payload driver takes what everthread.open_async() gives, awaited, or a URL, or a "
+                f"dictionary with the options of open_async(), not {type(store).__name__}"
             )
         self._given = store
         self._store = store if isinstance(store, AsyncStore) else None
@@ -318,8 +319,9 @@ class PayloadDriver(StorageDriver):
         if self._store is None:
             async with self._opening:
                 if self._store is None:
-                    assert not isinstance(self._given, AsyncStore)
-                    self._store = await open_async(self._given)
+                    given: Any = self._given
+                    options = given if isinstance(given, Mapping) else {"url": given}
+                    self._store = await open_async(**options)
         return self._store
 
     # ── retrieving ───────────────────────────────────────────────────────────────────────────
