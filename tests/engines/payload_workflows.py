@@ -17,6 +17,15 @@ async def answer(said: list[str]) -> str:
 
 
 @workflow.defn
+class Asking:
+    """One call, made by a worker of its own."""
+
+    @workflow.run
+    async def run(self, said: str, queue: str) -> str:
+        return await workflow.execute_activity(answer, [said], task_queue=queue, start_to_close_timeout=_SOON)
+
+
+@workflow.defn
 class Child:
     @workflow.run
     async def run(self, said: str) -> str:

@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.converter import DataConverter, ExternalStorage
-from temporalio.exceptions import ApplicationError, TerminatedError
+from temporalio.exceptions import ActivityError, ApplicationError, TerminatedError
 from temporalio.worker import Worker
 
 import everthread
 from everthread import UsageError
 from everthread.engines.temporal import EverthreadPlugin, PayloadDriver
 from everthread.engines.temporal.payloads import LOG
-from tests.engines.payload_workflows import WORDS, Child, Talk, answer
+from tests.engines.payload_workflows import WORDS, Asking, Child, Talk, answer
 
 #: Nothing here takes long: only a test that hangs comes to this.
-_LONG_S = 240.0
+_LONG_S = 120.0
 
 
 async def connected(address: str, driver: PayloadDriver, threshold: int = 0) -> Client:
@@ -139,6 +139,40 @@ def test_after_an_erasure_a_workflow_fails_once_and_says_why(temporal_address: s
                     Child.run, f"{WORDS} is back", id=f"again/{queue}", task_queue=queue
                 )
                 assert await again.result() == f"{WORDS} is back, and her child"
+
+    run(main())
+
+
+def test_an_erased_payload_fails_what_has_not_begun_yet(temporal_address: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with everthread.open_async(f"sqlite:///{tmp_path}/payloads.db") as store:
+            driver = PayloadDriver(store, subject="ann")
+            client, queue = await connected(temporal_address, driver), str(uuid.uuid4())
+            await driver.attach(client)
+            waiting = await client.start_workflow(Child.run, WORDS, id=f"waiting/{queue}", task_queue=queue)
+            asking = await client.start_workflow(
+                Asking.run, args=[WORDS, f"{queue}-calls"], id=f"asking/{queue}", task_queue=f"{queue}-asks"
+            )
+            async with Worker(client, task_queue=f"{queue}-asks", workflows=[Asking]):
+                while (await asking.describe()).history_length < 5:  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0.05)
+                assert await store.erase("ann")
+                async with (
+                    Worker(client, task_queue=queue, workflows=[Child]),
+                    Worker(client, task_queue=f"{queue}-calls", activities=[answer]),
+                ):
+                    with pytest.raises(WorkflowFailureError) as begun:
+                        await waiting.result()
+                    with pytest.raises(WorkflowFailureError) as called:
+                        await asking.result()
+            assert isinstance(called.value.cause, ActivityError)
+            for cause in (begun.value.cause, called.value.cause.cause):
+                assert isinstance(cause, ApplicationError)
+                assert (cause.type, cause.non_retryable) == ("PayloadErased", True)
+            for handle in (waiting, asking):
+                kinds = [event.WhichOneof("attributes") for event in await history(handle, None)]
+                assert "workflow_task_failed_event_attributes" not in kinds
+                assert kinds.count("activity_task_failed_event_attributes") == (handle is asking)
 
     run(main())
 
