@@ -12,65 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from temporalio import activity, workflow
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.converter import DataConverter, ExternalStorage
-from temporalio.exceptions import ApplicationError, TerminatedError
+from temporalio.exceptions import ActivityError, ApplicationError, TerminatedError
 from temporalio.worker import Worker
 
-with workflow.unsafe.imports_passed_through():
-    import everthread
-    from everthread import UsageError
-    from everthread.engines.temporal.payloads import LOG, PayloadDriver
+import everthread
+from everthread import UsageError
+from everthread.engines.temporal import EverthreadPlugin, PayloadDriver
+from everthread.engines.temporal.payloads import LOG
+from tests.engines.payload_workflows import WORDS, Asking, Child, Talk, answer
 
-WORDS = "Ann Onymous"
-_SOON = timedelta(seconds=30)
 #: Nothing here takes long: only a test that hangs comes to this.
-_LONG_S = 240.0
-
-
-@activity.defn
-async def answer(said: list[str]) -> str:
-    return f"{WORDS} said {len(said)} things"
-
-
-@workflow.defn
-class Child:
-    @workflow.run
-    async def run(self, said: str) -> str:
-        return f"{said}, and her child"
-
-
-@workflow.defn
-class Talk:
-    """Three parallel calls, a child, messages from outside, and a new run that goes on."""
-
-    def __init__(self) -> None:
-        self._heard: list[str] = []
-        self._waits = False
-
-    @workflow.run
-    async def run(self, said: list[str], runs: int) -> list[str]:
-        calls = (
-            workflow.execute_activity(answer, [*said, f"{WORDS} {n}"], start_to_close_timeout=_SOON)
-            for n in range(3)
-        )
-        said += await asyncio.gather(*calls)
-        said.append(await workflow.execute_child_workflow(Child.run, WORDS))
-        self._waits = True
-        await workflow.wait_condition(lambda: bool(self._heard))
-        said += self._heard
-        if runs > 1:
-            workflow.continue_as_new(args=[said, runs - 1])
-        return said
-
-    @workflow.signal
-    def hear(self, words: str) -> None:
-        self._heard.append(words)
-
-    @workflow.query
-    def waits(self) -> bool:
-        return self._waits
+_LONG_S = 120.0
 
 
 async def connected(address: str, driver: PayloadDriver, threshold: int = 0) -> Client:
@@ -189,6 +143,40 @@ def test_after_an_erasure_a_workflow_fails_once_and_says_why(temporal_address: s
     run(main())
 
 
+def test_an_erased_payload_fails_what_has_not_begun_yet(temporal_address: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with everthread.open_async(f"sqlite:///{tmp_path}/payloads.db") as store:
+            driver = PayloadDriver(store, subject="ann")
+            client, queue = await connected(temporal_address, driver), str(uuid.uuid4())
+            await driver.attach(client)
+            waiting = await client.start_workflow(Child.run, WORDS, id=f"waiting/{queue}", task_queue=queue)
+            asking = await client.start_workflow(
+                Asking.run, args=[WORDS, f"{queue}-calls"], id=f"asking/{queue}", task_queue=f"{queue}-asks"
+            )
+            async with Worker(client, task_queue=f"{queue}-asks", workflows=[Asking]):
+                while (await asking.describe()).history_length < 5:  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0.05)
+                assert await store.erase("ann")
+                async with (
+                    Worker(client, task_queue=queue, workflows=[Child]),
+                    Worker(client, task_queue=f"{queue}-calls", activities=[answer]),
+                ):
+                    with pytest.raises(WorkflowFailureError) as begun:
+                        await waiting.result()
+                    with pytest.raises(WorkflowFailureError) as called:
+                        await asking.result()
+            assert isinstance(called.value.cause, ActivityError)
+            for cause in (begun.value.cause, called.value.cause.cause):
+                assert isinstance(cause, ApplicationError)
+                assert (cause.type, cause.non_retryable) == ("PayloadErased", True)
+            for handle in (waiting, asking):
+                kinds = [event.WhichOneof("attributes") for event in await history(handle, None)]
+                assert "workflow_task_failed_event_attributes" not in kinds
+                assert kinds.count("activity_task_failed_event_attributes") == (handle is asking)
+
+    run(main())
+
+
 def test_a_server_is_asked_how_long_it_keeps_histories(temporal_address: str, tmp_path: Path) -> None:
     async def main() -> None:
         async with everthread.open_async("memory:") as store:
@@ -205,3 +193,32 @@ def test_a_server_is_asked_how_long_it_keeps_histories(temporal_address: str, tm
                 assert await client.execute_workflow(Child.run, "Ann", id=queue, task_queue=queue)
 
     run(main())
+
+
+def test_the_plugin_keeps_payloads_and_attaches_its_driver(temporal_address: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        url, queue = f"sqlite:///{tmp_path}/payloads.db", str(uuid.uuid4())
+        options = {"ttl": timedelta(days=365)}
+        plugin = EverthreadPlugin({"url": url}, payloads_over=0, subject="ann", payload_options=options)
+        client = await Client.connect(temporal_address, plugins=[plugin])
+        async with Worker(client, task_queue=queue, workflows=[Child]):
+            # The worker has attached it when it polls.
+            handle = await begun_child(client, queue)
+            assert await handle.result() == f"{WORDS}, and her child"
+            told = b"".join([event.SerializeToString() for event in await history(handle, None)])
+            assert WORDS.encode() not in told
+        assert plugin.payloads is not None
+        await plugin.payloads.close()
+        assert EverthreadPlugin(url).payloads is None
+        with pytest.raises(UsageError, match="payloads_over"):
+            EverthreadPlugin(url, subject="ann")
+
+    run(main())
+
+
+async def begun_child(client: Client, queue: str) -> WorkflowHandle[Any, Any]:
+    while True:
+        try:
+            return await client.start_workflow(Child.run, WORDS, id=f"child/{queue}", task_queue=queue)
+        except UsageError:
+            await asyncio.sleep(0.05)

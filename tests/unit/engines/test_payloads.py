@@ -239,6 +239,9 @@ def test_a_driver_opens_and_closes_a_store_that_it_was_given_as_a_url(sqlite: st
         # Open again, where it is needed again.
         assert await get(driver, claims[0][0]) == [payload("0")]
         await driver.close()
+        driver = PayloadDriver({"url": sqlite, "keyring": "memory:"}, subject="ann")
+        await put(driver, payload("y"), id="2")
+        await driver.close()
         async with everthread.open_async(sqlite) as store:
             given = PayloadDriver(store)
             await put(given, payload("x"))

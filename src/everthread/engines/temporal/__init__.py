@@ -5,6 +5,7 @@ from everthread.arguments import framework
 
 with framework("temporal"):
     from everthread.engines.temporal.activities import blocking_store, step, store
+    from everthread.engines.temporal.payloads import PayloadDriver
     from everthread.engines.temporal.plugin import EverthreadPlugin
     from everthread.engines.temporal.sessions import ThreadSession, load_conversation, save_conversation
     from everthread.engines.temporal.verbs import append, end, load, open_thread, recycle_due, rewind, save
@@ -12,6 +13,7 @@ with framework("temporal"):
 __all__ = [
     "EverthreadPlugin",
     "ThreadSession",
+    "PayloadDriver",
     "append",
     "blocking_store",
     "end",

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from hashlib import blake2b, sha256
@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import zstandard
 from temporalio.api.common.v1 import Payload
+from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 from temporalio.converter import (
@@ -50,6 +51,7 @@ from everthread.threads.aio.thread import AsyncThread
 from everthread.threads.lifetimes import Lifetime, ttl_us
 from everthread.values import Erased, Personal
 
+_STARTED = PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
 _log = logging.getLogger("everthread")
 
 T = TypeVar("T")
@@ -91,9 +93,10 @@ _RENEWED_PART, _RENEWED_US = 100, 60_000_000
 class PayloadDriver(StorageDriver):
     """Keeps payloads of Temporal in a store: ``ExternalStorage(drivers=[PayloadDriver(store)])``.
 
-    ``store`` is an open async store, or where one is: then it is opened at first use, and :meth:`close`
-    closes it. Each workflow id has one thread, below ``prefix``. What is stored is durable when
-    :meth:`store` returns; storing the same payload again stores nothing. Several workers may share a store.
+    ``store`` is an open async store; or a URL, a path or a dictionary with the options of ``open_async()``:
+    then it is opened at first use, and :meth:`close` closes it. Each workflow id has one thread, below
+    ``prefix``. What is stored is durable when :meth:`store` returns; storing the same payload again stores
+    nothing. Several workers may share a store.
 
     With a ``ttl`` the payloads of a workflow are gone when nothing was stored for it for so long. It must
     not be shorter than the time for which the namespace keeps histories: :meth:`attach` asks for that, and
@@ -108,7 +111,7 @@ class PayloadDriver(StorageDriver):
 
     def __init__(
         self,
-        store: AsyncStore | str | os.PathLike[str] | None = None,
+        store: AsyncStore | str | os.PathLike[str] | Mapping[str, Any] | None = None,
         *,
         prefix: str = "temporal/payloads/",
         ttl: Lifetime = None,
@@ -116,10 +119,10 @@ class PayloadDriver(StorageDriver):
         driver_name: str = "everthread",
         memory_bytes: int = 64 * 1024 * 1024,
     ) -> None:
-        if not isinstance(store, AsyncStore | str | os.PathLike | None):
+        if not isinstance(store, AsyncStore | str | os.PathLike | Mapping | None):
             raise UsageError(
-                f"a payload driver takes what everthread.open_async() gives, awaited, or a URL, "
-                f"not {type(store).__name__}"
+                "a payload driver takes what everthread.open_async() gives, awaited, or a URL, or a "
+                f"dictionary with the options of open_async(), not {type(store).__name__}"
             )
         self._given = store
         self._store = store if isinstance(store, AsyncStore) else None
@@ -135,8 +138,6 @@ class PayloadDriver(StorageDriver):
         self._shelves = _Shelves(check_count(memory_bytes, "memory_bytes"))
         #: By namespace; their retention is known to be no longer than the lifetime.
         self._clients: dict[str, Client] = {}
-        #: Threads whose workflows are being looked at, because a payload is gone.
-        self._looking: dict[str, asyncio.Task[None]] = {}
 
     def name(self) -> str:
         """The name that histories know this driver by."""
@@ -156,8 +157,8 @@ class PayloadDriver(StorageDriver):
         With a ``ttl`` the server is asked how long it keeps the histories of closed workflows. Raises
         :class:`UsageError` if payloads would expire before the histories that need them.
 
-        From then on workflows that can't go on are terminated, and the reason names the payload: Temporal's
-        SDK can't fail a workflow while it replays it, and would try for ever.
+        From then on what needs a payload that is gone is ended, and the reason names the payload: Temporal's
+        SDK would try an activity, and a workflow that it replays, for ever.
         """
         if self._ttl is not None:
             request = DescribeNamespaceRequest(namespace=client.namespace)
@@ -176,7 +177,6 @@ class PayloadDriver(StorageDriver):
     async def close(self) -> None:
         """Wait for what is being stored, and close the store if it was opened here."""
         await self._shelves.settle()
-        await asyncio.gather(*self._looking.values(), return_exceptions=True)
         if self._store is not None and self._store is not self._given:
             store, self._store = self._store, None
             await store.close()
@@ -318,8 +318,9 @@ class PayloadDriver(StorageDriver):
         if self._store is None:
             async with self._opening:
                 if self._store is None:
-                    assert not isinstance(self._given, AsyncStore)
-                    self._store = await open_async(self._given)
+                    given: Any = self._given
+                    options = given if isinstance(given, Mapping) else {"url": given}
+                    self._store = await open_async(**options)
         return self._store
 
     # ── retrieving ───────────────────────────────────────────────────────────────────────────
@@ -345,7 +346,7 @@ class PayloadDriver(StorageDriver):
             try:
                 found.append(Payload.FromString(await self._restore(threads[wanted.thread], wanted)))
             except ApplicationError as gone:
-                self._look_after(wanted, gone)
+                await self._end_what_needs(wanted, gone)
                 raise
         return found
 
@@ -439,35 +440,42 @@ class PayloadDriver(StorageDriver):
             "claim is of another store",
         )
 
-    # ── workflows that can't go on ───────────────────────────────────────────────────────────
+    # ── who needs a payload that is gone ─────────────────────────────────────────────────────
 
-    def _look_after(self, wanted: _Wanted, gone: ApplicationError) -> None:
-        """Terminate the workflow that a payload was stored for if it is stuck, without waiting for that."""
-        if self._clients and wanted.thread not in self._looking:
-            task = asyncio.get_running_loop().create_task(self._end_if_stuck(wanted, str(gone)))
-            self._looking[wanted.thread] = task
-            task.add_done_callback(lambda _: self._looking.pop(wanted.thread, None))
+    async def _end_what_needs(self, wanted: _Wanted, gone: ApplicationError) -> None:
+        """End, at the server, what can't go on and would be tried for ever.
 
-    async def _end_if_stuck(self, wanted: _Wanted, reason: str) -> None:
-        """A workflow is stuck if its task is tried again, and the history that has to be replayed for it
-        needs what is gone."""
+        The SDK can't fail a workflow while it replays it, and takes any error over the arguments of an
+        activity for one that may pass. Both are ended only if the history of the run holds the claim.
+        """
         namespace, _, name = wanted.thread.removeprefix(self._prefix).partition("/")
         client = self._clients.get(_unescaped(namespace))
         if client is None or "/" in name:
             return
         try:
             described = await client.get_workflow_handle(_unescaped(name)).describe()
-            if described.raw_description.pending_workflow_task.attempt <= 1:
+            raw = described.raw_description
+            is_replayed = raw.pending_workflow_task.attempt > 1
+            begun = {each.activity_id for each in raw.pending_activities if each.state == _STARTED}
+            if not is_replayed and not begun:
                 return
             handle = client.get_workflow_handle(described.id, run_id=described.run_id)
             async for event in handle.fetch_history_events():
-                if wanted.payload_id.encode() in event.SerializeToString():
-                    await handle.terminate(reason=reason)
-                    _log.warning("the workflow %r was terminated: %s", described.id, reason)
+                if wanted.payload_id.encode() not in event.SerializeToString():
+                    continue
+                if is_replayed:
+                    await handle.terminate(reason=str(gone))
+                    _log.warning("the workflow %r was terminated: %s", described.id, gone)
                     return
+                activity_id = event.activity_task_scheduled_event_attributes.activity_id
+                if activity_id in begun:
+                    call = client.get_async_activity_handle(
+                        workflow_id=described.id, run_id=described.run_id, activity_id=activity_id
+                    )
+                    await call.fail(gone)
         except RPCError as error:
-            # Its task will be tried again, and so will this.
-            _log.debug("whether the workflow of %r is stuck can't be told: %s", wanted.thread, error)
+            # It has ended meanwhile, or will be tried again, and so will this.
+            _log.debug("who needs a payload of %r can't be told: %s", wanted.thread, error)
 
 
 # ── what is remembered, and what waits ──

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
-from importlib import import_module
 from typing import Any, NoReturn
 
 from temporalio import workflow
@@ -34,6 +33,7 @@ from everthread.arguments import check_count
 from everthread.engines.pointers import ThreadRef
 from everthread.engines.temporal.activities import ACTIVITIES, AnyStore, Scheduled, StoreSource, scheduled
 from everthread.engines.temporal.log_activities import LOG_ACTIVITIES
+from everthread.engines.temporal.payloads import PayloadDriver
 from everthread.errors import UsageError
 
 #: The header of an activity that says which run has scheduled it.
@@ -68,10 +68,12 @@ class EverthreadPlugin(SimplePlugin):
     ) -> None:
         self._source = StoreSource(store)
         self._sticky = sticky
-        self._driver: Any = None
+        self._driver: PayloadDriver | None = None
         if payloads_over is not None:
             self._threshold = check_count(payloads_over, "payloads_over")
-            self._driver = self._make_driver({**(payload_options or {}), "subject": subject})
+            self._driver = PayloadDriver(
+                self._source.given, **{**(payload_options or {}), "subject": subject}
+            )
         elif subject is not None or payload_options is not None:
             raise UsageError("subject= and payload_options= are about payloads: give payloads_over= as well")
         super().__init__(
@@ -82,14 +84,8 @@ class EverthreadPlugin(SimplePlugin):
             interceptors=[_Interceptor(self._source, self._driver is None)],
         )
 
-    def _make_driver(self, options: dict[str, Any]) -> Any:
-        payloads = import_module("everthread.engines.temporal.payloads")
-        given = self._source.given
-        if isinstance(given, Mapping):
-            raise UsageError("payloads_over= needs a URL or an open store, not options for open_async()")
-        return payloads.PayloadDriver(given, **options)
-
     def _converter(self, found: DataConverter | None) -> DataConverter:
+        assert self._driver is not None
         found = found or DataConverter.default
         known = found.external_storage
         if known is not None and self._driver not in known.drivers:
@@ -111,7 +107,15 @@ class EverthreadPlugin(SimplePlugin):
                 )
         return config
 
+    @property
+    def payloads(self) -> PayloadDriver | None:
+        """The driver behind ``payloads_over``. A client without a worker attaches it by itself if it has a
+        ``ttl``: ``await plugin.payloads.attach(client)``."""
+        return self._driver
+
     async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:
+        if self._driver is not None:
+            await self._driver.attach(worker.client)
         async with self._source.opened():
             await next(worker)
 
