@@ -1,11 +1,11 @@
 """Files with state: what saving a sandbox, recording a working folder and keeping a hundred turns cost.
 
-    python -m bench.files_with_state [--repository .] [--turns 100] [--rounds 15] [--seed 1] [--out …] [--quick]
+    python -m bench.files_with_state [--repository .] [--turns 100] [--rounds 15] [--seed 1] [--quick]
 
 A directory of 2,000 files and 20 MB with three changed is saved, and packed as tar.gz, in turns. A working
-folder of 5,000 files with ten changed is recorded with a commit, and looked at by `git status`, in turns. Then
-a hundred commits of a real repository are checked out one after another, saved as versions of a thread and
-committed to a repository of their own, whose packed objects (`git gc`) are what the store is compared with.
+folder of 5,000 files with ten changed is recorded with a commit, and looked at by `git status`, in turns.
+Then a hundred commits of a real repository are checked out one after another, saved as versions of a thread
+and committed to a repository of their own, whose packed objects (`git gc`) the store is compared with.
 """
 
 from __future__ import annotations
