@@ -102,7 +102,7 @@ def play_hostile(seed: int, seconds: float) -> tuple[int, list[str]]:
             while time.monotonic() < until:
                 rounds += 1
                 with suppress(OSError):
-                    (root / "d" / f"f{rng.randrange(30)}").write_text(f"mine {rng.random()}")
+                    _write(root / "d", f"f{rng.randrange(30)}", f"mine {rng.random()}")
                 for work in (lambda: thread.commit(), lambda: thread.rewind(first or 1, files=True)):
                     with suppress(EverthreadError, OSError):
                         work()
@@ -121,6 +121,16 @@ def play_hostile(seed: int, seconds: float) -> tuple[int, list[str]]:
         stop.set()
         shutil.rmtree(folder, ignore_errors=True)
     return rounds, failures
+
+
+def _write(folder: Path, name: str, text: str) -> None:
+    """Write a file of a folder, and never one behind a link that took its place."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        with open(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644, dir_fd=fd), "w") as file:
+            file.write(text)
+    finally:
+        os.close(fd)
 
 
 def play_kills(name: str) -> tuple[int, list[str]]:
