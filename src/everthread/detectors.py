@@ -57,24 +57,39 @@ class Detector:
         return f"<detector {self.name!r}: {self.action}>"
 
 
-def _pattern(*patterns: str) -> Find:
-    compiled = [re.compile(pattern) for pattern in patterns]
-    return lambda text: [match.span() for each in compiled for match in each.finditer(text)]
+def _pattern(*patterns: tuple[str, str]) -> Find:
+    """Finds patterns, each given with a text, in small letters, that every match holds in some case: looking
+    for that takes a fraction of the time, and hardly any text has it."""
+    compiled = [(hint, re.compile(pattern)) for hint, pattern in patterns]
+
+    def find(text: str) -> Spans:
+        small = text.lower()
+        return [
+            match.span() for hint, pattern in compiled if hint in small for match in pattern.finditer(text)
+        ]
+
+    return find
 
 
 _API_KEYS = _pattern(
-    r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b",
-    r"\bAIza[0-9A-Za-z_-]{35}",
-    r"\bsk-[0-9A-Za-z_-]{20,256}",
-    r"\b[rs]k_(?:live|test)_[0-9A-Za-z]{16,256}",
-    r"\bgh[oprsu]_[0-9A-Za-z]{36,255}",
-    r"\bgithub_pat_[0-9A-Za-z_]{22,255}",
-    r"\bxox[abeprs]-[0-9A-Za-z-]{10,256}",
-    r"\bhf_[0-9A-Za-z]{30,64}\b",
+    ("akia", r"\bAKIA[0-9A-Z]{16}\b"),
+    ("asia", r"\bASIA[0-9A-Z]{16}\b"),
+    ("aiza", r"\bAIza[0-9A-Za-z_-]{35}"),
+    ("sk-", r"\bsk-[0-9A-Za-z_-]{20,256}"),
+    ("k_live_", r"\b[rs]k_live_[0-9A-Za-z]{16,256}"),
+    ("k_test_", r"\b[rs]k_test_[0-9A-Za-z]{16,256}"),
+    ("gho_", r"\bgho_[0-9A-Za-z]{36,255}"),
+    ("ghp_", r"\bghp_[0-9A-Za-z]{36,255}"),
+    ("ghr_", r"\bghr_[0-9A-Za-z]{36,255}"),
+    ("ghs_", r"\bghs_[0-9A-Za-z]{36,255}"),
+    ("ghu_", r"\bghu_[0-9A-Za-z]{36,255}"),
+    ("github_pat_", r"\bgithub_pat_[0-9A-Za-z_]{22,255}"),
+    ("xox", r"\bxox[abeprs]-[0-9A-Za-z-]{10,256}"),
+    ("hf_", r"\bhf_[0-9A-Za-z]{30,64}\b"),
 )
 _BEARER_TOKENS = _pattern(
-    r"\b[Bb][Ee][Aa][Rr][Ee][Rr] [0-9A-Za-z._~+/=-]{16,4096}",
-    r"\beyJ[0-9A-Za-z_-]{8,4096}\.[0-9A-Za-z_-]{8,4096}\.[0-9A-Za-z_-]{8,4096}",
+    ("bearer ", r"\b[Bb][Ee][Aa][Rr][Ee][Rr] [0-9A-Za-z._~+/=-]{16,4096}"),
+    ("eyj", r"\beyJ[0-9A-Za-z_-]{8,4096}\.[0-9A-Za-z_-]{8,4096}\.[0-9A-Za-z_-]{8,4096}"),
 )
 _BEGIN = re.compile(r"-----BEGIN [A-Z ]{0,32}PRIVATE KEY-----")
 

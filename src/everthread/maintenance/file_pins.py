@@ -105,12 +105,9 @@ class FilePins:
         return {state.pieces[-1][1] - 1} if state is not None and state.pieces else set()
 
     def _brought(self, row: Row) -> set[int]:
-        if row.kind == PACK:
-            changes = self._reader.pack(row).changes
-        else:
-            changes = [records.read_record(row.body)[1]]
+        whole = row.kind == PACK
         found: set[int] = set()
-        for change in changes:
+        for change in self._reader.pack(row).changes if whole else [records.read_record(row.body)[1]]:
             for log, _, _, insert, position, *_ in records.read_change(change).logs:
                 if log == FILES_LOG:
                     found.update(range(position, position + insert))

@@ -112,16 +112,17 @@ class Contents:
         if not _EDITS_FROM <= before.size <= PIECE_BYTES_MAX or len(data) < _EDITS_FROM:
             return None
         try:
-            item = self._items([before.content])[before.content]
-            if "parts" in item or item.get("depth", 0) >= DEPTH_MAX:
-                return None
-            base = self.load([before.content])[before.content]
+            items = self._with_bases([before.content], None)
         except VersionPrunedError:
             return None
-        edits = find_edits(base, data)
+        item = items[before.content]
+        depth = item.get("depth", 0)
+        if "parts" in item or depth >= DEPTH_MAX:
+            return None
+        edits = find_edits(self._made(before.content, items, {}), data)
         if size_of(edits) > len(data) // 2:
             return None
-        return {"base": before.content, "edits": edits, "depth": item.get("depth", 0) + 1}
+        return {"base": before.content, "edits": edits, "depth": depth + 1}
 
     def _add(self, item: Item, size: int) -> None:
         self._handle.log(LOG).append(item)

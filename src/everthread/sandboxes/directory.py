@@ -22,7 +22,7 @@ from everthread.sandboxes.disk import (
     signature,
     unreadable,
 )
-from everthread.sandboxes.paths import AnyPath, shown, text_name
+from everthread.sandboxes.paths import AnyPath, check_size, name_text, shown, text_name
 from everthread.sandboxes.stat_cache import StatCache, is_settled, now_ns
 from everthread.sandboxes.tree import (
     FOLDER_MODE,
@@ -127,57 +127,93 @@ class Scan:
     def run(self) -> None:
         cache, choice = self._cache, self._choice
         cache.open(os.fstat(self._folder.fd), b"" if choice is None else choice.digest)
-        self._folder.walk(self._visit, None if choice is None else choice.enter)
+        self._walk(self._folder.fd, "", 0)
 
-    def _visit(self, text: str, entry: Any, found: os.stat_result, fd: int) -> bool:
-        kind = found.st_mode & 0o170000
-        if text == RESTORING:
-            return False
-        if self._choice is not None and not self._choice.enters(text, entry.name, kind == stat.S_IFDIR):
-            return False
-        if kind == stat.S_IFREG:
-            self._file(text, found)
-        elif kind == stat.S_IFDIR:
-            self._put(text, found.st_mode & MODE_BITS)
-        elif kind == stat.S_IFLNK:
-            with suppress(FileNotFoundError):
-                self._put(text, {LINK: os.readlink(os.fsencode(entry.name), dir_fd=fd)})
-        elif self._choice is None:
-            raise refused(text, found.st_mode)
-        else:
-            self.left_out[text] = kind_in_words(found.st_mode)
-        return True
+    def _walk(self, fd: int, prefix: str, depth: int) -> None:
+        """Look at one folder, then at those in it. Long, and without calls where that can be: it runs for
+        every file of a working folder at every commit."""
+        choice, tree, seen, known = self._choice, self.tree, self.seen, self._known
+        noted_files, room, size = self._cache.files, self._limits.files_max, 0
+        enters = None if choice is None else choice.enters
+        if choice is not None:
+            choice.enter(prefix, fd)
+        folders: list[tuple[str, str]] = []
+        with os.scandir(fd) as entries:
+            for entry in entries:
+                name = entry.name
+                text = prefix + (name if name.isascii() and "\\" not in name else name_text(name))
+                try:
+                    found = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    # Gone meanwhile.
+                    continue
+                mode = found.st_mode
+                kind = mode & 0o170000
+                if enters is not None and not enters(text, name, kind == stat.S_IFDIR):
+                    continue
+                if kind == stat.S_IFREG:
+                    look = found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, mode
+                    noted = noted_files.get(text)
+                    if noted is not None and noted[0] == look and known.get(text) == noted[1]:
+                        tree[text] = noted[1]
+                        seen[text] = look
+                        size += look[2]
+                    elif self._is_due(text, look):
+                        self.changed.append(text)
+                        tree[text] = b""
+                        size += look[2]
+                elif text == RESTORING:
+                    continue
+                elif kind == stat.S_IFDIR:
+                    tree[text] = mode & MODE_BITS
+                    folders.append((text, name))
+                else:
+                    self._other(text, name, fd, mode)
+                if len(tree) > room:
+                    raise self._too_much(text)
+        self._bytes += size
+        if self._bytes > self._limits.tree_bytes_max:
+            raise self._too_much(text)
+        for text, name in folders:
+            check_size(text, len(text), depth + 1)
+            inner = self._folder.enter(fd, name, text)
+            if inner is not None:
+                try:
+                    self._walk(inner, f"{text}/", depth + 1)
+                finally:
+                    os.close(inner)
 
-    def _file(self, text: str, found: os.stat_result) -> None:
-        seen = found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_mode
-        noted = self._cache.files.get(text)
-        if noted is not None and noted[0] == seen and self._known.get(text) == noted[1]:
-            self.seen[text] = seen
-            self._put(text, noted[1], found.st_size)
-            return
+    def _is_due(self, text: str, look: Signature) -> bool:
+        """Whether a file has to be read that isn't as the cache knows it."""
         out = self._cache.left_out.get(text)
-        if out is not None and out[0] == seen:
-            self.seen[text] = seen
+        if out is not None and out[0] == look:
+            self.seen[text] = look
             self.left_out[text] = out[1]
-            return
-        if found.st_size > self._limits.file_bytes_max:
+            return False
+        if look[2] > self._limits.file_bytes_max:
             raise LimitError(
-                f"{text_name(text)!r} has {found.st_size:,} bytes, more than file_bytes_max "
+                f"{text_name(text)!r} has {look[2]:,} bytes, more than file_bytes_max "
                 f"({self._limits.file_bytes_max:,})",
                 path=text,
             )
-        self.changed.append(text)
-        self._put(text, b"", found.st_size)
+        return True
 
-    def _put(self, text: str, entry: Entry, size: int = 0) -> None:
-        self.tree[text] = entry
-        self._bytes += size
-        if len(self.tree) > self._limits.files_max or self._bytes > self._limits.tree_bytes_max:
-            raise LimitError(
-                f"with {text_name(text)!r} there are more than {self._limits.files_max:,} files or "
-                f"{self._limits.tree_bytes_max:,} bytes",
-                path=text,
-            )
+    def _other(self, text: str, name: str, fd: int, mode: int) -> None:
+        """What is neither a file nor a folder."""
+        if stat.S_ISLNK(mode):
+            with suppress(FileNotFoundError):
+                self.tree[text] = {LINK: os.readlink(os.fsencode(name), dir_fd=fd)}
+        elif self._choice is None:
+            raise refused(text, mode)
+        else:
+            self.left_out[text] = kind_in_words(mode)
+
+    def _too_much(self, text: str) -> LimitError:
+        return LimitError(
+            f"with {text_name(text)!r} there are more than {self._limits.files_max:,} files or "
+            f"{self._limits.tree_bytes_max:,} bytes",
+            path=text,
+        )
 
 
 class _Saving:
@@ -264,19 +300,19 @@ class _Saving:
             return self._files.load({"": before})[""] == data
         return False
 
-    def note(self) -> None:
+    def note(self, gone: Iterable[str]) -> None:
         """Remember how the files looked that needn't be read again."""
         scan, cache = self.scan, self._cache
-        cache.files = {
-            text: (seen, entry)
-            for text, seen in scan.seen.items()
-            if type(entry := scan.tree.get(text)) is bytes and is_settled(seen, scan.began_ns)
-        }
-        cache.left_out = {
-            text: (scan.seen[text], why)
-            for text, why in scan.left_out.items()
-            if text in scan.seen and is_settled(scan.seen[text], scan.began_ns)
-        }
+        for text in gone:
+            cache.drop(text)
+        for text in scan.changed:
+            seen, entry = scan.seen.get(text), scan.tree.get(text)
+            cache.drop(text)
+            if seen is not None and is_settled(seen, scan.began_ns):
+                if type(entry) is bytes:
+                    cache.note(text, seen, entry)
+                elif text in scan.left_out:
+                    cache.note_left_out(text, seen, scan.left_out[text])
         cache.save()
 
 
@@ -313,7 +349,7 @@ def save_directory(
     for text in gone:
         files.set_entry(text, None)
     snapshot = files.save(label, metadata)
-    saving.note()
+    saving.note(gone)
     return Saved(
         snapshot=snapshot,
         added=added,

@@ -9,12 +9,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Self
+from typing import Self
 
 from everthread.errors import InvalidValueError, StorageWriteError
-from everthread.sandboxes.paths import AnyPath, check_size, name_text, shown, text_bytes, text_name
+from everthread.sandboxes.paths import AnyPath, shown, text_bytes, text_name
 from everthread.sandboxes.tree import MODE_BITS
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -31,7 +31,6 @@ _KINDS = {
 
 #: When a file was written, changed, how long it is, which one it is, and its mode.
 Signature = tuple[int, int, int, int, int]
-Visit = Callable[[str, Any, os.stat_result, int], bool]
 
 
 def signature(found: os.stat_result) -> Signature:
@@ -92,40 +91,14 @@ class Folder:
 
     # ── looking ──────────────────────────────────────────────────────────────────────────────
 
-    def walk(self, visit: Visit, enter: Callable[[str, int], None] | None = None) -> None:
-        """Call ``visit(text, entry, stat, fd)`` for everything in it; a folder that it says False of isn't
-        entered. ``fd`` is the open folder that the entry is in. ``enter(prefix, fd)`` is called before the
-        entries of each folder."""
-        self._walk(self._fd, "", 0, visit, enter)
-
-    def _walk(
-        self, fd: int, prefix: str, depth: int, visit: Visit, enter: Callable[[str, int], None] | None
-    ) -> None:
-        if enter is not None:
-            enter(prefix, fd)
-        folders: list[tuple[str, str]] = []
-        with os.scandir(fd) as entries:
-            for entry in entries:
-                text = prefix + name_text(entry.name)
-                try:
-                    found = entry.stat(follow_symlinks=False)
-                except FileNotFoundError:
-                    # Gone meanwhile.
-                    continue
-                if visit(text, entry, found, fd) and stat.S_ISDIR(found.st_mode):
-                    folders.append((text, entry.name))
-        for text, name in folders:
-            check_size(text, len(text), depth + 1)
-            try:
-                inner = os.open(name, _FOLDER, dir_fd=fd)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                raise unreadable(text, error, "looked at") from None
-            try:
-                self._walk(inner, f"{text}/", depth + 1, visit, enter)
-            finally:
-                os.close(inner)
+    def enter(self, fd: int, name: str, text: str) -> int | None:
+        """A folder in an open folder, open; ``None`` if it is gone meanwhile."""
+        try:
+            return os.open(name, _FOLDER, dir_fd=fd)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise unreadable(text, error, "looked at") from None
 
     def parent(self, text: str) -> tuple[int, bytes]:
         """The open folder that a path is in, and its name there; to be used before the next call."""

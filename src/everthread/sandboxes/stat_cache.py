@@ -22,6 +22,8 @@ from everthread.sandboxes.disk import Signature
 _TICK_NS = 20_000_000
 _COARSE_NS = 2_000_000_000
 _SECOND_NS = 1_000_000_000
+#: It is written when one in so many files has changed since.
+_UNSAVED_SHARE = 50
 
 
 class _Stored(msgspec.Struct, array_like=True):
@@ -44,6 +46,8 @@ class StatCache:
     def __init__(self, path: str | None = None) -> None:
         self._path = path
         self._folder = (0, 0)
+        #: How many files have changed since it was written.
+        self._unsaved = 0
         self.rules = b""
         #: By the text of their paths: how a file looked, and what the tree says of it.
         self.files: dict[str, tuple[Signature, bytes]] = {}
@@ -69,10 +73,24 @@ class StatCache:
                 self._folder, self.rules = place, stored.rules
                 self.files, self.left_out = stored.files, stored.left_out
 
+    def note(self, text: str, seen: Signature, entry: bytes) -> None:
+        self.files[text] = (seen, entry)
+        self._unsaved += 1
+
+    def note_left_out(self, text: str, seen: Signature, why: str) -> None:
+        self.left_out[text] = (seen, why)
+        self._unsaved += 1
+
+    def drop(self, text: str) -> None:
+        if self.files.pop(text, None) is not None or self.left_out.pop(text, None) is not None:
+            self._unsaved += 1
+
     def save(self) -> None:
-        """Keep it for the next process. It is a cache: what can't be written is done without."""
-        if self._path is None:
+        """Keep it for the next process, if much of it is new. It is a cache: an older one only means that
+        more is read, and what can't be written is done without."""
+        if self._path is None or self._unsaved <= len(self.files) // _UNSAVED_SHARE:
             return
+        self._unsaved = 0
         stored = _Stored(boot_id(), self._folder, self.rules, self.files, self.left_out)
         beside = f"{self._path}.{os.getpid()}"
         with suppress(OSError):

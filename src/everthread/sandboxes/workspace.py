@@ -167,6 +167,7 @@ class Workspace:
     def _save(self, label: str | None = None) -> Saved:
         if (cut_short := self.interrupted()) is not None:
             raise InvalidStateError(str(cut_short))
+        self._tidy()
         for left in reversed(range(_TRIES)):
             try:
                 self._choice.begin()
@@ -257,8 +258,14 @@ class Workspace:
             if self._standing() != plan.target:
                 self._files.rewind(plan.target)
             self._cache.forget()
-            with Folder(self.path) as folder:
-                folder.remove_all(RESTORING)
+            # With the plan the restore is over, whatever is left beside it.
+            os.unlink(os.path.join(self.path, RESTORING, _PLAN))
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """Remove what a restore has left behind, which is over or never began."""
+        with Folder(self.path) as folder:
+            folder.remove_all(RESTORING)
 
     def undo(self) -> Restored:
         """After a restore that was cut short: bring back what was there before it. Raises

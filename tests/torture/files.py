@@ -1,0 +1,178 @@
+"""Files: random trees saved and restored bit by bit, hostile trees refused, deaths at every step.
+
+python -m tests.torture.files --rounds 1000
+
+A round changes a random directory (links, modes, renames, names with newlines and bytes that aren't UTF-8,
+empty files, and now and then one of 100 MB), saves it, and restores this or an earlier version, which must be
+equal bit by bit. Meanwhile another thread swaps folders of a tree that is being saved or restored for links
+that lead out: whatever happens, nothing outside may be read or touched. Then every scenario of
+``tests.crash.file_kills`` is played with a death at each of its calls.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import everthread
+from everthread import EverthreadError, Retention
+from everthread.sandboxes import Files
+from everthread.sandboxes.directory import save_directory
+from everthread.sandboxes.stat_cache import StatCache
+from tests.crash.file_kills import SCENARIOS, kill_at_each_step
+from tests.kit.trees import Held, RandomTree, held
+from tests.torture._batches import arguments, finish, run_batches, seed_of
+
+BATCH = 50
+LARGE_BYTES = 100 * 1024 * 1024
+
+
+def play_rounds(seed: int, rounds: int, large: int) -> tuple[int, list[str]]:
+    """Some rounds on one tree; how many, and what differed."""
+    rng = random.Random(seed)
+    folder = Path(tempfile.mkdtemp(prefix="everthread-torture-"))
+    failures: list[str] = []
+    try:
+        with everthread.open(f"sqlite:///{folder}/s.db", durability="process") as store:
+            tree, cache = RandomTree(folder / "tree", rng, large=2_000_000), StatCache(str(folder / "stat"))
+            for _ in range(40):
+                tree.grow()
+            if large:
+                (folder / "tree" / "large").write_bytes(rng.randbytes(large))
+            known: list[tuple[str, Held]] = []
+            files = Files(store.thread("t"))
+            for number in range(rounds):
+                for _ in range(rng.randrange(8)):
+                    tree.change()
+                if rng.random() < 0.2:
+                    files, cache = Files(store.thread("t")), StatCache(str(folder / "stat"))
+                saved = save_directory(files, tree.root, cache=cache)
+                known.append((saved.snapshot.version, held(folder / "tree")))
+                version, expected = rng.choice([known[-1], rng.choice(known)])
+                files.restore_directory(folder / "out", at=version)
+                if held(folder / "out") != expected:
+                    failures.append(f"seed {seed}, round {number}: {version} came back differently")
+                shutil.rmtree(folder / "out")
+                if rng.random() < 0.05:
+                    store.gc(Retention(keep_last=5))
+                    known = known[-5:]
+            if not store.verify():
+                failures.append(f"seed {seed}: verify() finds damage")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return rounds, failures
+
+
+def play_hostile(seed: int, seconds: float) -> tuple[int, list[str]]:
+    """Folders are swapped for links that lead out while their tree is saved and restored."""
+    rng = random.Random(seed)
+    folder = Path(tempfile.mkdtemp(prefix="everthread-torture-"))
+    outside = folder / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("a secret of somebody else")
+    before, stop, failures, rounds = held(outside), threading.Event(), [], 0
+
+    def swap(root: Path) -> None:
+        while not stop.is_set():
+            with suppress(OSError):
+                os.rename(root / "d", root / "aside")
+                os.symlink(outside, root / "d")
+                os.unlink(root / "d")
+                os.rename(root / "aside", root / "d")
+
+    root = folder / "work"
+    (root / "d").mkdir(parents=True)
+    for number in range(30):
+        (root / "d" / f"f{number}").write_text("mine")
+    try:
+        with everthread.open(f"sqlite:///{folder}/s.db", durability="process") as store:
+            thread = store.thread("t")
+            thread.attach_workspace(root)
+            first = thread.head
+            swapping = threading.Thread(target=swap, args=(root,))
+            swapping.start()
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                rounds += 1
+                with suppress(OSError):
+                    _write(root / "d", f"f{rng.randrange(30)}", f"mine {rng.random()}")
+                for work in (lambda: thread.commit(), lambda: thread.rewind(first or 1, files=True)):
+                    with suppress(EverthreadError, OSError):
+                        work()
+                    thread.discard()
+                workspace = thread.attach_workspace(root)
+                with suppress(EverthreadError, OSError):
+                    if workspace.interrupted() is not None:
+                        workspace.undo()
+            stop.set()
+            swapping.join()
+            if held(outside) != before:
+                failures.append(f"seed {seed}: something outside was touched")
+            if list(store.scan("a secret of somebody else")):
+                failures.append(f"seed {seed}: something outside was read")
+    finally:
+        stop.set()
+        shutil.rmtree(folder, ignore_errors=True)
+    return rounds, failures
+
+
+def _write(folder: Path, name: str, text: str) -> None:
+    """Write a file of a folder, and never one behind a link that took its place."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        with open(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644, dir_fd=fd), "w") as file:
+            file.write(text)
+    finally:
+        os.close(fd)
+
+
+def play_kills(name: str) -> tuple[int, list[str]]:
+    """A death at each call of a scenario."""
+    scenario = next(each for each in SCENARIOS if each.__name__ == name)
+    folder = Path(tempfile.mkdtemp(prefix="everthread-torture-"))
+    try:
+        return kill_at_each_step(scenario, folder), []
+    except AssertionError as error:
+        return 0, [f"{name}: {error}"]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def main() -> int:
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--rounds", type=int, default=1_000, help="trees saved and restored")
+    parser.add_argument("--hostile", type=float, default=60.0, help="seconds of folders swapped for links")
+    options = parser.parse_args()
+    seed = seed_of(options)
+    failures: list[str] = []
+    batches = [
+        (seed + number, BATCH, LARGE_BYTES if number % 10 == 0 else 0)
+        for number in range((options.rounds + BATCH - 1) // BATCH)
+    ]
+    total = 0
+    for rounds, found in run_batches(play_rounds, batches, options.jobs):
+        total += rounds
+        failures += found
+        print(f"{total:,} rounds, {len(failures)} that differ", flush=True)
+    rounds, found = play_hostile(seed, options.hostile)
+    failures += found
+    print(f"{rounds:,} rounds against a hostile neighbour, {len(found)} got through", flush=True)
+    for deaths, found in run_batches(play_kills, [(each.__name__,) for each in SCENARIOS], options.jobs):
+        failures += found
+        print(f"{deaths:,} deaths, {len(found)} left a mixture", flush=True)
+    return finish(failures, "python -m tests.torture.files --seed SEED")
+
+
+if __name__ == "__main__":
+    # Neither the user's stores nor settings.
+    for variable in [each for each in os.environ if each.startswith("EVERTHREAD_")]:
+        del os.environ[variable]
+    os.environ["HOME"] = tempfile.mkdtemp(prefix="everthread-torture-home-")
+    sys.exit(main())
