@@ -62,9 +62,9 @@ def status(call: Invocation) -> None:
     """Say where the keyring is, how many keys it has, how many were destroyed, and whether what is sealed in
     the store opens with it.
 
-    A keyring doesn't know the stores that use it: name one with --store, else the one that is found from
-    here is looked at. Ends with 3 if there is no keyring and nothing that needs one, with 7 if sealed values
-    of the store can't be opened with it. Makes no keyring.
+    Names the stores that have sealed something under its keys, each where it was then. The one of --store,
+    else the one that is found from here, is looked at. Ends with 3 if there is no keyring and nothing that
+    needs one, with 7 if sealed values of the store can't be opened with it. Makes no keyring.
     """
     with open_keyring(call.keyring) as found:
         alive, destroyed, exists = found.alive(), len(found.destroyed()), bool(found.epoch)
@@ -73,6 +73,7 @@ def status(call: Invocation) -> None:
             "exists": exists,
             "keys": alive,
             "destroyed": destroyed,
+            "stores": found.stores(),
         }
         data |= {"problem": _problem(found), "store": None, "needs": None}
         needs = _needs(call, data)
@@ -120,6 +121,8 @@ def _show(data: Mapping[str, Any], needs: KeyNeeds | None) -> None:
     click.echo(clean(f"{data['keyring']}: {keys}"))
     if data["problem"]:
         click.echo(clean(data["problem"]))
+    for url in data["stores"]:
+        click.echo(clean(f"used by {url}"))
     if needs is not None and not needs.unopened:
         click.echo(clean(f"{data['store']}: {needs}"))
     elif needs is not None:

@@ -81,12 +81,19 @@ class HoldRecord(
     on: bool = True
 
 
+class StoreRecord(msgspec.Struct, tag_field="kind", tag="store", forbid_unknown_fields=True):
+    """A store that has sealed something under keys of this keyring: where it is, without secrets."""
+
+    id: str
+    url: str
+
+
 class _AnyHeader(msgspec.Struct):
     kind: str
     format: int = 0
 
 
-Record = Header | KeyRecord | DestroyedRecord | TokensRecord | UntilRecord | HoldRecord
+Record = Header | KeyRecord | DestroyedRecord | TokensRecord | UntilRecord | HoldRecord | StoreRecord
 _record_decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 
 
@@ -107,6 +114,8 @@ class KeyTable:
         self.until: dict[bytes, int] = {}
         #: The legal holds on keys.
         self.holds: dict[bytes, frozenset[bytes]] = {}
+        #: The stores that use the keyring, by an id made of where they are.
+        self.stores: dict[bytes, str] = {}
         self._header: Header | None = None
         self._count = 0
         self._newline_missing = False
@@ -159,6 +168,8 @@ class KeyTable:
             return self._take_time(key_id, record.us)
         if isinstance(record, HoldRecord):
             return self._take_hold(key_id, unhex(record.by, ID_BYTES), on=record.on)
+        if isinstance(record, StoreRecord):
+            return self._take_store(key_id, record.url)
         known = key_id in self.entries or key_id in self.destroyed or key_id in self.other_tokens
         if not key_id or known:
             return False
@@ -211,6 +222,12 @@ class KeyTable:
         self.holds[key_id] = before | {by} if on else before - {by}
         return True
 
+    def _take_store(self, store_id: bytes, url: str) -> bool:
+        if self._header is None or not store_id:
+            return False
+        self.stores[store_id] = url
+        return True
+
     def is_over(self, key_id: bytes, now_us: int) -> bool:
         """Whether a key had a time, and that is over."""
         return 0 < self.until.get(key_id, 0) <= now_us
@@ -248,6 +265,12 @@ def decode_record(data: bytes) -> Record | None:
         return _record_decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
+
+
+def store_record(url: str) -> StoreRecord:
+    """The record of a store. Like every other it has one ``}``, at its end."""
+    url = url.replace("}", "%7D")
+    return StoreRecord(hashlib.sha256(url.encode()).hexdigest()[: 2 * ID_BYTES], url)
 
 
 def unhex(text: str, size: int) -> bytes:
@@ -426,6 +449,7 @@ class KeyringState:
         for key_id, holds in table.holds.items():
             if key_id not in gone:
                 yield from (HoldRecord(key_id.hex(), by.hex()) for by in sorted(holds))
+        yield from (StoreRecord(store_id.hex(), url) for store_id, url in table.stores.items())
 
 
 def next_header(

@@ -32,6 +32,7 @@ from everthread.keyring.format import (
     encode_record,
     key_record,
     next_header,
+    store_record,
 )
 from everthread.keyring.master import MASTER_KEY_VARIABLE, MasterKeeper, MasterKey
 from everthread.keyring.parcel import KeyParcel
@@ -428,6 +429,23 @@ class Keyring:
                 return [HoldRecord(key_id.hex(), by.hex(), on)] if differs and is_alive else ()
 
             return key_id in self._change(records).table.entries
+
+    # The stores that use it
+
+    def stores(self) -> list[str]:
+        """Where the stores are that have sealed something under keys of this keyring, in the order in which
+        they came. One that has moved since, or is gone, is still named. Needs no master key."""
+        with self._entered():
+            state = self._current()
+            return [] if state is None else list(state.table.stores.values())
+
+    def note_store(self, url: str) -> None:
+        """Say, durably, that a store uses this keyring; ``url`` without secrets."""
+        record = store_record(url)
+        with self._entered():
+            state = self._current()
+            if state is None or bytes.fromhex(record.id) not in state.table.stores:
+                self._change(lambda state: () if bytes.fromhex(record.id) in state.table.stores else [record])
 
     # From one keyring to another
 

@@ -22,7 +22,14 @@ from everthread.codec.seal import (
 )
 from everthread.codec.types import Code
 from everthread.codec.values import Open, decode, decode_plain, encode, lift, lower, same
-from everthread.errors import ErasedError, InvalidValueError, KeyringError, SealError, StateCorruptedError
+from everthread.errors import (
+    ErasedError,
+    EverthreadError,
+    InvalidValueError,
+    KeyringError,
+    SealError,
+    StateCorruptedError,
+)
 from everthread.limits import Limits
 from everthread.stores.contract import Cell, ErasedKey, split_keys
 from everthread.stores.urls import kind_of
@@ -166,6 +173,8 @@ class Vault:
         self._identity = identity
         self._url = url
         self._given = keyring
+        #: Whether the keyring knows that this store seals under its keys.
+        self._is_noted = kind_of(url) == "memory"
         self._keyring: Keyring | None = None
         self.tenant = tenant
         self._limits = limits
@@ -285,6 +294,8 @@ class Vault:
                     if ledger is None or key.key_id in ledger:
                         key = self.key_for(subject)
                     if len(value) < self._limits.payload_bytes_max - _TEXT_HEAD_BYTES:
+                        if not self._is_noted:
+                            self._note_use()
                         value_id, data, tagged = self._sealer.seal(pack(value), key)
                         pending[value_id] = (value_id, key.key_id, data)
                         return tagged
@@ -301,6 +312,14 @@ class Vault:
             # Without bytes: here already, but the keys are looked at again when it is committed.
             pending[reference.value_id] = (reference.value_id, b"".join(reference.key_ids), data)
         return personal.sealed
+
+    def _note_use(self) -> None:
+        """Let the keyring know of this store, once: whoever looks after it must know whose values need it."""
+        self._is_noted = True
+        # It is for people who look: nothing fails for it that would go on without. A keyring that can't be
+        # used says so when it is asked for a key.
+        with suppress(EverthreadError):
+            self.keyring.note_store(self._url)
 
     def _keys_of(self, personal: Personal) -> list[SubjectKey]:
         """The keys of everybody whom a value belongs to, as far as they are known by name or by key."""
@@ -340,6 +359,8 @@ class Vault:
         return self._put(plain, [*others, key], pending)
 
     def _put(self, plain: bytes, keys: list[SubjectKey], pending: dict[bytes, SealedRow]) -> Tagged:
+        if not self._is_noted:
+            self._note_use()
         if len(keys) == 1:
             value_id, data, tagged = self._sealer.seal(plain, keys[0])
             pending[value_id] = (value_id, keys[0].key_id, data)

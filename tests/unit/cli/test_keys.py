@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -264,3 +265,28 @@ def test_the_environment_names_keyring_and_namespace_for_the_command_line(
     # An option wins.
     assert "no threads yet" in here("status", "--store", url, "--namespace", "").err
     here("verify", "--store", url, "--keyring", str(tmp_path / "other"), code=UNOPENED)
+
+
+def test_a_keyring_knows_the_stores_that_use_it(tmp_path: Path) -> None:
+    for keyring in (str(tmp_path / "keys"), f"sqlite:///{tmp_path}/keys.db"):
+        name = "a" if keyring.startswith("/") else "b"
+        urls = [f"sqlite:///{tmp_path}/{name}.db", f"file://{tmp_path}/{name}}}files"]
+        for url in urls:
+            for _ in range(2):
+                with everthread.open(url, keyring=keyring) as store:
+                    store.thread("plain").commit(label="nothing sealed")
+                    thread = store.thread("bot")
+                    thread.state["who"] = everthread.Personal("ann", "Ann")
+                    thread.commit()
+        with everthread.open(f"sqlite:///{tmp_path}/reads.db", keyring=keyring) as store:
+            store.thread("plain").commit(label="nothing sealed")
+        shown = [url.replace("}", "%7D") for url in urls]
+        answer = here("keyring", "status", "--keyring", keyring, "--store", urls[0], "--json").out
+        assert json.loads(answer)["stores"] == shown
+        told = here("keyring", "status", "--keyring", keyring, "--store", urls[0]).out
+        assert all(f"used by {url}\n" in told for url in shown)
+        with everthread.open(urls[0], keyring=keyring) as store:
+            store.erase("ann")
+            store.rotate_keys()
+        with everthread.open_keyring(keyring) as found:
+            assert found.stores() == shown, "they outlive every rewriting of the keyring"

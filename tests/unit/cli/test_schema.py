@@ -49,7 +49,7 @@ FIELDS = {
     "salvage": "target report summary",
     "backup": "store path needs",
     "restore": "store path report unredacted",
-    "keyring": "keyring exists keys destroyed problem store needs",
+    "keyring": "keyring exists keys destroyed stores problem store needs",
     "completion": "shell line file",
     "demo": "ok folder killed_by done in_doubt drifted payments duplicates forked_at payments_after_fork "
     "sound",
