@@ -11,7 +11,8 @@ from tests.concurrency.histories import OK, REFUSED, anomalies
 from tests.concurrency.writers import final_lists, write, write_in_processes
 
 #: Of each server; half by 64 tasks of one process, half by 8 processes with 8 tasks each.
-OPERATIONS = 25_000
+#: ``python -m tests.torture.history`` makes as many as one likes.
+OPERATIONS = 10_000
 THREADS = 40
 
 

@@ -558,8 +558,10 @@ def _example(name: str, *arguments: str, folder: Path) -> str:
     return found.stdout
 
 
-@pytest.mark.parametrize("scheme", ["sqlite", "file"])
-@pytest.mark.parametrize(("steps", "kills"), [(5, 5), (500, 20), (50_000, 2)])
+@pytest.mark.parametrize(
+    ("scheme", "steps", "kills"),
+    [("sqlite", 5, 5), ("file", 5, 5), ("sqlite", 500, 20), ("file", 500, 20), ("sqlite", 50_000, 2)],
+)
 def test_B14_a_pipeline_killed_after_any_step_goes_on_with_the_next(
     scheme: str, steps: int, kills: int, tmp_path: Path
 ) -> None:
