@@ -32,6 +32,7 @@ TWINS = {
         "sessions",
         "subagents",
         "working",
+        "engines",
         "stores/postgres",
         "stores/valkey",
         "adapters/langgraph",
@@ -102,7 +103,7 @@ class Offloaded(Offload):
 
 #: Whole words, in order.
 WORDS = (
-    (r"\b(threads|events|sessions|subagents|working)\.aio\b", r"\1.sync"),
+    (r"\b(threads|events|sessions|subagents|working|engines)\.aio\b", r"\1.sync"),
     (r"\b(postgres|valkey|langgraph)\.aio\b", r"\1.sync"),
     (r"\bredis\.asyncio\b", "redis"),
     (r"stores\.contract_async\b", "stores.contract"),

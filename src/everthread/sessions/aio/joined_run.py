@@ -70,6 +70,12 @@ class AsyncJoinedRun:
         if fenced is not None:
             raise fenced
 
+    async def end(self) -> None:
+        """End the run, for all of its processes: others may have the thread at once. Whoever of it comes
+        later begins it again, unless a newer run has come."""
+        async with self._lock:
+            await self._lease.release()
+
     async def wrote(self) -> None:
         """After a write, which stands whatever becomes of the lease."""
         with suppress(SessionFencedError):

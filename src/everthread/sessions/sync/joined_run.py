@@ -66,6 +66,12 @@ class JoinedRun:
         if fenced is not None:
             raise fenced
 
+    def end(self) -> None:
+        """End the run, for all of its processes: others may have the thread at once. Whoever of it comes
+        later begins it again, unless a newer run has come."""
+        with self._lock:
+            self._lease.release()
+
     def wrote(self) -> None:
         """After a write, which stands whatever becomes of the lease."""
         with suppress(SessionFencedError):

@@ -75,6 +75,9 @@ class StepRun(EffectCaller, Protocol):
     async def require_not_superseded(self) -> None:
         """Raise if another run has taken over."""
 
+    async def end(self) -> None:
+        """Give the thread back, for all processes of the run."""
+
     async def wrote(self) -> None: ...
 
 

@@ -74,6 +74,9 @@ class StepRun(EffectCaller, Protocol):
     def require_not_superseded(self) -> None:
         """Raise if another run has taken over."""
 
+    def end(self) -> None:
+        """Give the thread back, for all processes of the run."""
+
     def wrote(self) -> None: ...
 
 

@@ -398,6 +398,8 @@ class Handle:
         if isinstance(version, str) and parse_version_name(version).id is None:
             version = self.find_version(version)
         seq, wanted = _named(version)
+        if wanted == head.version.id:
+            return True
         if not 1 <= seq <= head.seq:
             return False
         if wanted is not None and version_id(seq, self.core.reader.digest(line, seq)) != wanted:

@@ -258,7 +258,8 @@ class Step(BlockingFace):
             # A higher attempt than any before: from here on the lower ones may not write.
             try:
                 fence = (self._text, self.attempt, -1)
-                write_alone(handle, "step()", kind=records.FENCE, key_hash=self._hash, step=fence)
+                options: Any = {"metadata": self._metadata, "key_hash": self._hash, "step": fence}
+                write_alone(handle, "step()", kind=records.FENCE, **options)
                 break
             except (Landed, ConflictError):
                 handle.drop_changes()

@@ -1,0 +1,2 @@
+"""Steps of engines for async callers: the one hand-written source, from which ``engines.sync`` is
+generated."""

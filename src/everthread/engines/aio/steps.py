@@ -1,0 +1,302 @@
+"""A step that knows where its workflow stands, and the verbs that are made of it.
+
+The engine's history holds a pointer, the thread holds the state. Whatever the engine replays, it replays the
+pointer. If another run of the workflow has gone on from there, the thread is rewound to it first; whoever
+that run was can't write any more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Literal
+
+from everthread.arguments import check_name
+from everthread.engines.line import CLAIM, LEFT, OWNER, RUN, Place, place_of
+from everthread.engines.pointers import Execution, ThreadRef, number_of
+from everthread.errors import (
+    ConflictError,
+    FencedError,
+    InvalidValueError,
+    ThreadExistsError,
+    ThreadNotFoundError,
+    UsageError,
+)
+from everthread.threads.aio.keys import rewind_noted
+from everthread.threads.aio.step import AsyncStep
+from everthread.versions import RunToken, Version
+
+if TYPE_CHECKING:
+    from everthread.threads.aio.merge import Choice
+    from everthread.threads.aio.store import AsyncThreadStore
+    from everthread.threads.aio.thread import AsyncThread
+
+Mode = Literal["new", "continue", "fork"]
+
+
+class AsyncEngineStep(AsyncStep):
+    """A step, as ``thread.step()`` gives one, with the pointer to what it made."""
+
+    def __init__(self, thread: AsyncThread, place: Place, attempt: int, **options: Any) -> None:
+        super().__init__(thread, place.key, attempt, place.slot, **options)
+        self._place_in_run = place
+
+    @property
+    def ref(self) -> ThreadRef:
+        """Where the workflow stands after this step; before the step is recorded, where it stood."""
+        place = self._place_in_run
+        version = place.pointer if self.version is None else self.version.id
+        return ThreadRef(self.thread.name, version, place.where.run, str(place.key[0]))
+
+
+@asynccontextmanager
+async def enter_step(
+    store: AsyncThreadStore,
+    ref: ThreadRef,
+    key: Sequence[str | int],
+    where: Execution,
+    *,
+    slot: int | None = None,
+    resolve: Choice = None,
+    label: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> AsyncIterator[AsyncEngineStep]:
+    """A step of the workflow that stands at ``ref``, recorded once under ``key``, which is unique in its run.
+
+    If the thread has gone on from ``ref`` by a run that counts no more, it is rewound to there. What runs in
+    parallel from one pointer are slots of one key. Raises :class:`FencedError` if a newer run has come, if a
+    later attempt has, or if this run itself has gone back behind ``ref``: then nothing is written.
+    """
+    place = place_of(ref, key, slot, where)
+    thread = await store.thread(ref.thread)
+    before = await _stand(thread, place)
+    step = AsyncEngineStep(
+        thread,
+        place,
+        before + where.attempt,
+        resolve=resolve,
+        label=label,
+        metadata={**(metadata or {}), **place.metadata},
+        base=ref.version,
+        run=_token(where),
+    )
+    async with step:
+        yield step
+
+
+def _token(where: Execution) -> RunToken:
+    return RunToken(where.claim or where.run, where.started or None)
+
+
+async def _join(thread: AsyncThread, where: Execution) -> None:
+    """Let this run hold the thread, and stand on its newest version. Raises :class:`FencedError` if a newer
+    one has come. From here on no older run can write: what the line holds then stays so."""
+    if thread.core.join_run is None:
+        raise UsageError("this store knows nothing of runs: open it with everthread.open_async()")
+    run = await thread.core.join_run(thread, _token(where))
+    if await run.enter(_token(where)):
+        await thread.refresh()
+    elif thread.handle.head is not None:
+        # The lease was read after this version: entering the step needn't read it again.
+        thread.handle.vouched = (run.id, thread.handle.head.hash)
+
+
+async def _stand(thread: AsyncThread, place: Place) -> int:
+    """Bring the thread to where the workflow stands; how often other runs have begun this very step there."""
+    if place.pointer is not None and thread.head is None:
+        raise ThreadNotFoundError(f"the thread {thread.name!r}, which this workflow works on, is gone")
+    while True:
+        await _join(thread, place.where)
+        if thread.head is None or place.pointer is None or thread.head.id == place.pointer:
+            return 0
+        reached, versions = await _since(thread, place)
+        if reached and all(place.fits(version) for version in versions):
+            return place.attempts_before(versions)
+        if not reached and versions and versions[-1].metadata.get(CLAIM) == place.claim:
+            raise FencedError(
+                f"the step {place.key!r} must stop: its own run has gone back behind {place.pointer}",
+                attempt=place.where.attempt,
+                newest=place.where.attempt,
+            )
+        target = await _furthest(thread, place) if place.is_early else place.pointer
+        if target == thread.head.id:
+            return place.attempts_before(versions)
+        try:
+            noted = {RUN: place.where.run, CLAIM: place.claim}
+            await rewind_noted(thread, await thread.handle.find_version(target or ""), noted)
+        except ConflictError:
+            await thread.refresh()
+
+
+async def _since(thread: AsyncThread, place: Place) -> tuple[bool, list[Version]]:
+    """The versions after the pointer that led to the head, newest first, and whether the pointer led there
+    too. If not, the last of them is the rewind that went behind it. Reading ends at the first that doesn't
+    fit."""
+    seq = number_of(place.pointer)
+    below: int | None = None
+    found: list[Version] = []
+    async for version in thread.history(limit=None):
+        if version.seq <= seq:
+            return version.id == place.pointer, found
+        if below is not None and version.seq > below:
+            # Left behind by a rewind.
+            continue
+        found.append(version)
+        if version.kind == "rewind":
+            below = number_of(version.source)
+        if (below is not None and below < seq) or not (place.fits(version) or place.is_early):
+            break
+    return False, found
+
+
+async def _furthest(thread: AsyncThread, place: Place) -> str | None:
+    """The version to go back to that keeps what siblings have recorded, on whatever line."""
+    seq, found = number_of(place.pointer), []
+    async for version in thread.history(limit=None):
+        if version.seq <= seq:
+            break
+        found.append(version)
+    return place.furthest(found[::-1])
+
+
+# ── verbs ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def open_thread(
+    store: AsyncThreadStore,
+    where: Execution,
+    *,
+    mode: Mode = "new",
+    name: str,
+    source: ThreadRef | None = None,
+    system: str | None = None,
+    prepare: Callable[..., Sequence[Any]] | None = None,
+    transform: Callable[..., Any] | None = None,
+) -> ThreadRef:
+    """The pointer that a workflow begins with. Asked again, by whatever run of it, it gives the same
+    beginning.
+
+    ``new`` begins an empty thread with a ``system`` message; the same workflow may begin it anew, anybody
+    else gets :class:`ThreadExistsError`. ``continue`` goes on with a thread as it stands, or raises
+    :class:`ThreadNotFoundError`. ``fork`` begins with what ``source`` holds; ``prepare`` and ``transform``
+    are those of ``thread.fork()``.
+    """
+    name = check_name(name, "thread name")
+    if mode == "new":
+        version: str | None = await _begin(store, where, name)
+    elif mode == "continue":
+        if (await store.thread(name)).head is None:
+            raise ThreadNotFoundError(f'there is no thread {name!r} to go on with: mode="new" begins one')
+        version = None
+    elif mode == "fork":
+        if source is None:
+            raise InvalidValueError('mode="fork" needs source=, the pointer to what is forked', path="source")
+        version = await _fork(store, where, name, source, {"prepare": prepare, "transform": transform})
+    else:
+        raise InvalidValueError(f'mode is "new", "continue" or "fork", not {mode!r}', path="mode")
+    ref = ThreadRef(name, version, where.run, where.origin or where.run)
+    async with enter_step(store, ref, ("open",), where, label="open") as step:
+        if not step.done:
+            if system is not None and mode == "new":
+                step.messages.append({"role": "system", "content": system})
+            step.result = mode
+    return step.ref
+
+
+async def _begin(store: AsyncThreadStore, where: Execution, name: str) -> str:
+    """The first version of a thread, which is empty."""
+    owner = where.owner or where.origin or where.run
+    thread = await store.thread(name)
+    if thread.head is None:
+        try:
+            await thread.commit(metadata={RUN: where.run, OWNER: owner})
+        except ConflictError:
+            await thread.discard()
+            await thread.refresh()
+    first = await thread.handle.find_version(1)
+    if first.metadata.get(OWNER) != owner:
+        raise ThreadExistsError(
+            f"a thread {name!r} exists already, and another workflow began it: "
+            'mode="continue" goes on with it'
+        )
+    return first.id
+
+
+async def _fork(
+    store: AsyncThreadStore, where: Execution, name: str, source: ThreadRef, hooks: dict[str, Any]
+) -> str:
+    """The first version of a fork. A retry, and a later run of the workflow, find the one that was made."""
+    parent = await store.thread(source.thread)
+    key = f"engine/fork/{where.origin or where.run}"
+    fork = await parent.fork(name, at=source.version, key=key, **hooks)
+    line, _ = fork.handle.require()
+    return (await fork.handle.find_version(line.parent_seq + 1)).id
+
+
+async def append(
+    store: AsyncThreadStore,
+    ref: ThreadRef,
+    messages: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    where: Execution,
+) -> ThreadRef:
+    """Append one message or several, each with an ``"id"`` that its sender chose: once, however often it is
+    told, also to later runs. One that the thread holds already stays as it is."""
+    told = [messages] if isinstance(messages, Mapping) else list(messages)
+    ids = [message.get("id") for message in told]
+    if not ids or not all(isinstance(each, str) and each for each in ids):
+        raise InvalidValueError('each message needs an "id" that its sender chose', path="messages")
+    digest = sha256(json.dumps(ids).encode()).hexdigest()[:32]
+    async with enter_step(store, ref, ("append", digest), where) as step:
+        if not step.done:
+            log = step.thread.messages
+            for message in told:
+                if await log.find(message["id"]) is None:
+                    step.messages.append(dict(message))
+    return step.ref
+
+
+async def rewind(store: AsyncThreadStore, ref: ThreadRef, to: ThreadRef, where: Execution) -> ThreadRef:
+    """Take back what came after ``to``: once, a retry finds it done. Steps of this run that are still under
+    way from a version between the two can't be recorded any more."""
+    if to.version is None or ref.version is None or to.thread != ref.thread:
+        raise InvalidValueError("rewind() goes from one version of a thread to another of it", path="to")
+    place = place_of(ref, ("rewind",), None, where)
+    thread = await store.thread(ref.thread)
+    if thread.head is None:
+        raise ThreadNotFoundError(f"the thread {ref.thread!r}, which this workflow works on, is gone")
+    while True:
+        await _join(thread, where)
+        made = await _rewound(thread, place)
+        if made is None:
+            noted = {RUN: where.run, CLAIM: place.claim, LEFT: ref.version}
+            try:
+                made = await rewind_noted(thread, await thread.handle.find_version(to.version), noted)
+            except ConflictError:
+                await thread.refresh()
+                continue
+        return ThreadRef(ref.thread, made.id, where.run, str(place.key[0]))
+
+
+async def _rewound(thread: AsyncThread, place: Place) -> Version | None:
+    """The rewind from the pointer that this run has made already."""
+    seq = number_of(place.pointer)
+    async for version in thread.history(limit=None):
+        if version.seq <= seq:
+            return None
+        if (version.metadata.get(LEFT), version.metadata.get(CLAIM)) == (place.pointer, place.claim):
+            return version
+    return None
+
+
+async def end(
+    store: AsyncThreadStore, ref: ThreadRef, where: Execution, reason: str = "completed"
+) -> ThreadRef:
+    """Record why the run ends, and free the thread for others. A step as well: without it, a run that is
+    reset to its very end would leave the thread where the run before had brought it."""
+    async with enter_step(store, ref, ("end",), where, label="end") as step:
+        if not step.done:
+            step.result = reason
+    if step.thread.core.join_run is not None:
+        await (await step.thread.core.join_run(step.thread, _token(where))).end()
+    return step.ref

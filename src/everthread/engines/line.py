@@ -1,0 +1,115 @@
+"""What a thread holds since the version that a workflow believes in: pure rules over versions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from everthread.engines.pointers import Execution, ThreadRef, number_of
+from everthread.versions import StepKey, Version
+
+#: In the metadata of a version: the run that made it, and the one that had scheduled it, if that is another.
+RUN, SCHEDULER = "run", "scheduler"
+#: In those of a rewind: whose it is, and the version that it was made from, if the workflow itself asked for
+#: it.
+CLAIM, LEFT = "claim", "left"
+#: In those of a fence, and of what an attempt above the first has recorded.
+ATTEMPT = "attempt"
+#: In those of a thread's first version: what may begin it anew.
+OWNER = "owner"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A step, where it runs, and the version that it was scheduled on."""
+
+    key: StepKey
+    slot: int | None
+    pointer: str | None
+    #: The run whose code scheduled it.
+    scheduler: str
+    where: Execution
+
+    @property
+    def claim(self) -> str:
+        return self.where.claim or self.where.run
+
+    @property
+    def is_early(self) -> bool:
+        """Whether it was scheduled before the point that a run was taken back to: siblings that were recorded
+        by then are done in the engine's history, and won't run again."""
+        return self.slot is not None and (self.scheduler != self.where.run or self.where.orderly)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What the step's versions carry."""
+        made: dict[str, Any] = {RUN: self.where.run}
+        if self.scheduler != self.where.run:
+            made[SCHEDULER] = self.scheduler
+        if self.where.attempt > 1:
+            made[ATTEMPT] = self.where.attempt
+        return made
+
+    def fits(self, version: Version) -> bool:
+        """Whether a version after the pointer may stay. What no engine's step has made always may."""
+        run = _run_of(version)
+        if run is None or self._is_sibling(version):
+            return True
+        return run == self.where.run and (not self.where.orderly or version.step == self.key)
+
+    def _is_sibling(self, version: Version) -> bool:
+        # Whichever run has made it. If another one has scheduled it, it may have been told something else.
+        return (
+            self.is_early
+            and (version.step, version.slot is None) == (self.key, False)
+            and version.metadata.get(SCHEDULER, _run_of(version)) == self.scheduler
+        )
+
+    def attempts_before(self, versions: Sequence[Version]) -> int:
+        """The highest attempt at this very step that another run has begun: this run's come after it."""
+        return max(
+            (
+                _attempt_of(version)
+                for version in versions
+                if version.kind == "fence"
+                and (version.step, version.slot) == (self.key, self.slot)
+                and _run_of(version) != self.where.run
+            ),
+            default=0,
+        )
+
+    def furthest(self, versions: Sequence[Version]) -> str | None:
+        """Of the versions since the pointer, oldest first, those left behind included: the last one that
+        holds nothing but siblings."""
+        siblings = {number_of(self.pointer): 0}
+        best, most = self.pointer, 0
+        for version in versions:
+            before = number_of(version.source) if version.kind == "rewind" else version.seq - 1
+            if before not in siblings:
+                continue
+            count = siblings[before]
+            if _run_of(version) is not None:
+                if not self._is_sibling(version):
+                    continue
+                count += 1
+            siblings[version.seq] = count
+            if count >= most:
+                best, most = version.id, count
+        return best
+
+
+def place_of(ref: ThreadRef, key: Sequence[str | int], slot: int | None, where: Execution) -> Place:
+    """The step of this key, as ``ref`` and the engine say. Keys of another workflow's steps are others."""
+    origin = where.origin or ref.origin
+    return Place((origin, *key), slot, ref.version, where.scheduler or ref.run or where.run, where)
+
+
+def _run_of(version: Version) -> str | None:
+    """The run whose step a version is; ``None`` for what isn't an engine's."""
+    return version.metadata.get(RUN) if version.step is not None else None
+
+
+def _attempt_of(version: Version) -> int:
+    found = version.metadata.get(ATTEMPT, 1)
+    return found if isinstance(found, int) else 1
