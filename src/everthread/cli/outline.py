@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from everthread.briefing.facts import shown
-from everthread.sessions.children import CHILDREN, children_in
+from everthread.sessions.children import CHILDREN, Child, children_in
 from everthread.sessions.tasks import OWN
 
 #: How the statuses of todos and tasks are marked.
@@ -53,8 +53,8 @@ def outline(document: Mapping[str, Any]) -> tuple[list[Part], dict[str, Any]]:
         part = build(key, stored)
         if part is not None:
             parts.append(part)
-            if key == OWN:
-                parts.append(_subagents(document))
+            if key == OWN and (children := children_in(document)):
+                parts.append(_subagents(children))
             del rest[key]
         elif working and stored == {}:
             del rest[key]
@@ -207,8 +207,7 @@ def _session(key: str, stored: Any) -> Part | None:
     return Part(key, "decided, not done yet", tuple(lines))
 
 
-def _subagents(document: Mapping[str, Any]) -> Part:
-    found = children_in(document)
+def _subagents(found: list[Child]) -> Part:
     rows = (
         OutlineRow(_CHILD_MARKS[child.status], child.text, child.thread, over=not child.is_open)
         for child in found

@@ -74,9 +74,10 @@ class Outcome:
         return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False, default=str)
 
 
-def task_key(parent_uid: str, name: str, call: str, seq: int | None = None) -> str:
-    """``seq``: at which version of the parent, where what is repeated is known by its link."""
-    return _digest(parent_uid, name, call, "" if seq is None else str(seq))
+def task_key(parent_uid: str, name: str, call: str, seq: int | None, version: str = "") -> str:
+    """``seq``: at which version of the parent, where what is repeated is known by its entry there.
+    ``version``: what the child goes on from."""
+    return _digest(parent_uid, name, call, "" if seq is None else str(seq), version)
 
 
 def step_key(name: str, call: str) -> tuple[str, str]:

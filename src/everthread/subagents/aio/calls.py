@@ -237,24 +237,17 @@ async def _plan(
     head, uid = thread.head, thread.uid
     if head is None or uid is None:
         raise NotFoundError(f"there is no thread {thread.name!r} yet: commit something, then call a subagent")
-    key = task_key(uid, spec.name, call_id, head.seq if durable else None)
-    source: str | None = None
-    version: str | None = None
-    snapshot: Any = None
+    seq = head.seq if durable else None
+    source, version, snapshot = await _origin(thread, spec, call_id, of, before)
+    # The same call that goes on from something else is another task.
+    key = task_key(uid, spec.name, call_id, seq, version or "")
     used = Usage()
-    name: str | None = thread.name if spec.mode == "parent" else None
     if spec.mode == "parent":
-        version = head.id
-    elif spec.mode != "new":
-        former = await _former(thread, spec.name, of)
-        if former is not None:
-            source, version, snapshot = former.thread, former.version, former.snapshot
-            if spec.mode == "continue" and await _can_go_on(thread.core, former, key):
-                name, source, used = former.thread, None, await _used(thread.core, former.thread)
-        elif spec.mode == "fork":
-            asked = await _before_call(thread, call_id) if before is None else await _version(thread, before)
-            source, version = (thread.name, asked) if asked is not None else (None, None)
-    if name is None:
+        key, name, source, version = task_key(uid, spec.name, call_id, seq), thread.name, None, head.id
+    elif spec.mode == "continue" and source is not None and await _can_go_on(thread, source, version, key):
+        used = await _used(thread.core, source)
+        name, source = source, None
+    else:
         name = await _free_name(thread.core, thread.name, spec.name, call_id, key)
     return Child(
         key=key,
@@ -273,6 +266,24 @@ async def _plan(
     )
 
 
+async def _origin(
+    thread: AsyncThread, spec: Spec, call_id: str, of: str | None, before: AnyVersion | None
+) -> tuple[str | None, str | None, Any]:
+    """What a child goes on from: a thread, its version, and a snapshot; nothing, if it begins anew."""
+    if spec.mode in ("new", "parent"):
+        return None, None, None
+    former = await _former(thread, spec.name, of)
+    if former is not None:
+        return former.thread, former.version, former.snapshot
+    if spec.mode == "continue":
+        return None, None, None
+    if before is None:
+        asked = await _before_call(thread, call_id)
+    else:
+        asked = (await thread.handle.find_version(before)).id
+    return (None, None, None) if asked is None else (thread.name, asked, None)
+
+
 async def _former(thread: AsyncThread, name: str, of: str | None) -> Child | None:
     """The child that is gone on from: the newest of this name that has ended, or the one whose thread or call
     is ``of``; ``None`` if there is none, or ``of`` is the parent itself."""
@@ -288,14 +299,15 @@ async def _former(thread: AsyncThread, name: str, of: str | None) -> Child | Non
     return None
 
 
-async def _can_go_on(core: Core, former: Child, key: str) -> bool:
+async def _can_go_on(thread: AsyncThread, source: str, version: str | None, key: str) -> bool:
     """Whether a child's thread is still what its parent knows, or was claimed by this very task before."""
-    child = await _open(core, former.thread)
-    if child.head is not None and child.head.id == former.version:
-        return True
-    with suppress(KeyReusedError):
-        return await committed_under(child, claim_key(key)) is not None
-    return False
+    child = await _open(thread.core, source)
+    try:
+        if await committed_under(child, claim_key(key)) is not None:
+            return True
+    except KeyReusedError:
+        return False
+    return child.head is not None and child.head.id == version
 
 
 async def _free_name(core: Core, parent: str, name: str, call_id: str, key: str) -> str:
@@ -308,10 +320,6 @@ async def _free_name(core: Core, parent: str, name: str, call_id: str, key: str)
         if await committed_under(await _open(core, wanted), claim_key(key)) is not None:
             return wanted
     return child_name(parent, name, call_id, key[:8])
-
-
-async def _version(thread: AsyncThread, version: AnyVersion) -> str:
-    return (await thread.handle.find_version(version)).id
 
 
 async def _before_call(thread: AsyncThread, call_id: str) -> str | None:

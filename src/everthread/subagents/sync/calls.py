@@ -234,24 +234,17 @@ def _plan(
     head, uid = thread.head, thread.uid
     if head is None or uid is None:
         raise NotFoundError(f"there is no thread {thread.name!r} yet: commit something, then call a subagent")
-    key = task_key(uid, spec.name, call_id, head.seq if durable else None)
-    source: str | None = None
-    version: str | None = None
-    snapshot: Any = None
+    seq = head.seq if durable else None
+    source, version, snapshot = _origin(thread, spec, call_id, of, before)
+    # The same call that goes on from something else is another task.
+    key = task_key(uid, spec.name, call_id, seq, version or "")
     used = Usage()
-    name: str | None = thread.name if spec.mode == "parent" else None
     if spec.mode == "parent":
-        version = head.id
-    elif spec.mode != "new":
-        former = _former(thread, spec.name, of)
-        if former is not None:
-            source, version, snapshot = former.thread, former.version, former.snapshot
-            if spec.mode == "continue" and _can_go_on(thread.core, former, key):
-                name, source, used = former.thread, None, _used(thread.core, former.thread)
-        elif spec.mode == "fork":
-            asked = _before_call(thread, call_id) if before is None else _version(thread, before)
-            source, version = (thread.name, asked) if asked is not None else (None, None)
-    if name is None:
+        key, name, source, version = task_key(uid, spec.name, call_id, seq), thread.name, None, head.id
+    elif spec.mode == "continue" and source is not None and _can_go_on(thread, source, version, key):
+        used = _used(thread.core, source)
+        name, source = source, None
+    else:
         name = _free_name(thread.core, thread.name, spec.name, call_id, key)
     return Child(
         key=key,
@@ -270,6 +263,21 @@ def _plan(
     )
 
 
+def _origin(
+    thread: Thread, spec: Spec, call_id: str, of: str | None, before: AnyVersion | None
+) -> tuple[str | None, str | None, Any]:
+    """What a child goes on from: a thread, its version, and a snapshot; nothing, if it begins anew."""
+    if spec.mode in ("new", "parent"):
+        return None, None, None
+    former = _former(thread, spec.name, of)
+    if former is not None:
+        return former.thread, former.version, former.snapshot
+    if spec.mode == "continue":
+        return None, None, None
+    asked = _before_call(thread, call_id) if before is None else thread.handle.find_version(before).id
+    return (None, None, None) if asked is None else (thread.name, asked, None)
+
+
 def _former(thread: Thread, name: str, of: str | None) -> Child | None:
     """The child that is gone on from: the newest of this name that has ended, or the one whose thread or call
     is ``of``; ``None`` if there is none, or ``of`` is the parent itself."""
@@ -285,14 +293,15 @@ def _former(thread: Thread, name: str, of: str | None) -> Child | None:
     return None
 
 
-def _can_go_on(core: Core, former: Child, key: str) -> bool:
+def _can_go_on(thread: Thread, source: str, version: str | None, key: str) -> bool:
     """Whether a child's thread is still what its parent knows, or was claimed by this very task before."""
-    child = _open(core, former.thread)
-    if child.head is not None and child.head.id == former.version:
-        return True
-    with suppress(KeyReusedError):
-        return committed_under(child, claim_key(key)) is not None
-    return False
+    child = _open(thread.core, source)
+    try:
+        if committed_under(child, claim_key(key)) is not None:
+            return True
+    except KeyReusedError:
+        return False
+    return child.head is not None and child.head.id == version
 
 
 def _free_name(core: Core, parent: str, name: str, call_id: str, key: str) -> str:
@@ -305,10 +314,6 @@ def _free_name(core: Core, parent: str, name: str, call_id: str, key: str) -> st
         if committed_under(_open(core, wanted), claim_key(key)) is not None:
             return wanted
     return child_name(parent, name, call_id, key[:8])
-
-
-def _version(thread: Thread, version: AnyVersion) -> str:
-    return (thread.handle.find_version(version)).id
 
 
 def _before_call(thread: Thread, call_id: str) -> str | None:
