@@ -64,6 +64,7 @@ SUITE_BUDGETS_S = {
     "conformance": 420,
     "crash": 420,
     "docs": 60,
+    "engines": 120,
     "examples": 120,
     "features": 200,
     "migration": 40,
