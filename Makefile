@@ -133,7 +133,7 @@ COMPILE = $(UV) pip compile pyproject.toml --quiet --universal --python-version 
 .PHONY: lock
 lock: ## pin the newest dependencies again (needs uv)
 	@command -v $(UV) >/dev/null || { echo "make lock needs uv: pip install uv, or UV=/path/to/uv" >&2; exit 1; }
-	@$(COMPILE) --upgrade --all-extras --group dev --output-file requirements/dev.txt
+	@$(COMPILE) --upgrade --extra all --group dev --output-file requirements/dev.txt
 	@$(COMPILE) --upgrade --constraints requirements/dev.txt --group build --output-file requirements/run.txt
 	@$(COMPILE) --upgrade --constraints requirements/dev.txt --group bench --output-file requirements/bench.txt
 

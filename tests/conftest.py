@@ -9,7 +9,12 @@ import pytest
 from hypothesis import settings
 
 # Real servers, started when a test first asks for one.
-pytest_plugins = ("tests.servers.sharing", "tests.servers.postgres", "tests.servers.valkey")
+pytest_plugins = (
+    "tests.servers.sharing",
+    "tests.servers.postgres",
+    "tests.servers.valkey",
+    "tests.servers.temporal",
+)
 
 # No deadline: how fast a machine is must not decide whether a test passes.
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)

@@ -10,10 +10,11 @@ import operator
 import os
 import reprlib
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
-from everthread.errors import InvalidNameError, InvalidValueError, UnsupportedError
+from everthread.errors import InvalidNameError, InvalidValueError, MissingDependencyError, UnsupportedError
 from everthread.limits import Limits
 
 # The one rule for names of threads, logs, keys, subjects and labels.
@@ -209,6 +210,22 @@ def counted(number: int, one: str, many: str = "") -> str:
 def with_extra(extra: str) -> str:
     """What to do about a package that is missing, wherever Everthread came from."""
     return f"install Everthread with its extra {extra!r}, such as pip install '.[{extra}]' in its clone"
+
+
+@contextmanager
+def framework(extra: str) -> Iterator[None]:
+    """Around the imports of a framework.
+
+    Raises :class:`MissingDependencyError` if one fails; its message ends with what to install.
+    """
+    try:
+        yield
+    except ImportError as error:
+        if isinstance(error, MissingDependencyError) or (error.name or "").partition(".")[0] == "everthread":
+            raise
+        raise MissingDependencyError(
+            f"a package isn't installed, or is too old ({error}): {with_extra(extra)}", name=error.name
+        ) from error
 
 
 #: For those who may read a store and not write to it. Opening one takes both: locks and logs stand beside it.

@@ -182,3 +182,22 @@ def test_readers_without_a_store_say_how_they_are_called(tmp_path: Path) -> None
         assert found.returncode == 1
         assert f"python examples/{name}" in found.stderr
         assert "Traceback" not in found.stderr
+
+
+def test_temporal_agent(tmp_path: Path, temporal_address: str) -> None:
+    found = run("temporal_agent.py", temporal_address, folder=tmp_path)
+    assert found.returncode == 0, found.stderr
+    lines = found.stdout.splitlines()
+    assert lines[0] == "the worker died: SIGKILL"
+    told = lines[1:8]
+    assert told == [
+        "  system: You know the weather.",
+        "  user: Is it mild?",
+        "  assistant: I look.",
+        "  tool: Lisbon: 21 °C",
+        "  tool: Oslo: 21 °C",
+        "  tool: Turin: 21 °C",
+        "  assistant: It is mild in 3 cities.",
+    ]
+    assert lines[8].startswith("reset: from version ")
+    assert lines[9:] == told

@@ -5,16 +5,15 @@ and frameworks that may be missing."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from everthread.arguments import check_name, with_extra
+from everthread import arguments
+from everthread.arguments import check_name
 from everthread.errors import (
     InvalidNameError,
     InvalidValueError,
-    MissingDependencyError,
     StoreClosedError,
     UsageError,
 )
@@ -187,17 +186,5 @@ def id_of(item: Any) -> Any:
     return item["id"]
 
 
-@contextmanager
-def framework(extra: str) -> Iterator[None]:
-    """Around the imports of a framework.
-
-    Raises :class:`MissingDependencyError` if one fails; its message ends with what to install.
-    """
-    try:
-        yield
-    except ImportError as error:
-        if isinstance(error, MissingDependencyError) or (error.name or "").partition(".")[0] == "everthread":
-            raise
-        raise MissingDependencyError(
-            f"a package isn't installed, or is too old ({error}): {with_extra(extra)}", name=error.name
-        ) from error
+#: Around the imports of a framework.
+framework = arguments.framework

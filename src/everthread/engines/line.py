@@ -9,8 +9,8 @@ from typing import Any
 from everthread.engines.pointers import Execution, ThreadRef, number_of
 from everthread.versions import StepKey, Version
 
-#: In the metadata of a version: the run that made it.
-RUN = "run"
+#: In the metadata of a version: the run that made it, and the one that had scheduled it, if that is another.
+RUN, SCHEDULER = "run", "scheduler"
 #: In those of a rewind: whose it is, and the version that it was made from, if the workflow itself asked for
 #: it.
 CLAIM, LEFT = "claim", "left"
@@ -47,6 +47,8 @@ class Place:
     def metadata(self) -> dict[str, Any]:
         """What the step's versions carry."""
         made: dict[str, Any] = {RUN: self.where.run}
+        if self.scheduler != self.where.run:
+            made[SCHEDULER] = self.scheduler
         if self.where.attempt > 1:
             made[ATTEMPT] = self.where.attempt
         if self.where.number:
@@ -61,8 +63,12 @@ class Place:
         return run == self.where.run and (not self.where.orderly or version.step == self.key)
 
     def _is_sibling(self, version: Version) -> bool:
-        # Whichever run has made it: it is the same call at the same place.
-        return self.is_early and version.step == self.key and version.slot is not None
+        # Whichever run has made it. If another one has scheduled it, it may have been told something else.
+        return (
+            self.is_early
+            and (version.step, version.slot is None) == (self.key, False)
+            and version.metadata.get(SCHEDULER, _run_of(version)) == self.scheduler
+        )
 
     def _is_in_history(self, version: Version) -> bool:
         """Whether the engine knows of it, or will, because this claim has made it. Only of numbered steps."""

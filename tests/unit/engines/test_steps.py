@@ -214,6 +214,22 @@ def test_siblings_from_before_two_resets_stay(run: Callable[[Scenario], None]) -
     run(scenario)
 
 
+def test_siblings_that_another_run_has_scheduled_are_not_mistaken_for_own_ones(
+    run: Callable[[Scenario], None],
+) -> None:
+    """Each of the three runs goes on from the same answer of the model; in the last one, tool 1 is done."""
+
+    async def scenario(store: Any) -> None:
+        base = await open_thread(store, A, name="t")
+        await tool(store, base, 1, A, "a1")
+        for slot in range(3):
+            await tool(store, base, slot, B, f"b{slot}")
+        await tool(store, base, 0, early(C, A), "c0")
+        assert await contents(store) == ["c0", "a1"]
+
+    run(scenario)
+
+
 def test_siblings_scheduled_anew_run_anew(run: Callable[[Scenario], None]) -> None:
     async def scenario(store: Any) -> None:
         base = await open_thread(store, A, name="t")

@@ -1,0 +1,227 @@
+"""``EverthreadPlugin``: a store for the workers of Temporal, and payloads of its clients in that store."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
+from importlib import import_module
+from typing import Any, NoReturn
+
+from temporalio import workflow
+from temporalio.api.common.v1 import Payload
+from temporalio.converter import DataConverter, ExternalStorage
+from temporalio.exceptions import ApplicationError
+from temporalio.plugin import SimplePlugin
+from temporalio.worker import (
+    ActivityInboundInterceptor,
+    ContinueAsNewInput,
+    ExecuteActivityInput,
+    Interceptor,
+    StartActivityInput,
+    StartChildWorkflowInput,
+    StartLocalActivityInput,
+    Worker,
+    WorkerConfig,
+    WorkflowInboundInterceptor,
+    WorkflowInterceptorClassInput,
+    WorkflowOutboundInterceptor,
+    WorkflowRunner,
+)
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
+
+from everthread.arguments import check_count
+from everthread.engines.pointers import ThreadRef
+from everthread.engines.temporal.activities import ACTIVITIES, AnyStore, Scheduled, StoreSource, scheduled
+from everthread.errors import UsageError
+
+#: The header of an activity that says which run has scheduled it.
+_HEADER = "everthread"
+#: What Temporal's server takes, unless it was configured otherwise. Beyond it a workflow task fails, and is
+#: tried for ever.
+_ARGUMENTS_BYTES_MAX = 2 * 1024 * 1024
+#: Arguments of these types, or texts up to this length, needn't be measured.
+_SMALL = (bool, int, float, ThreadRef, type(None))
+_SMALL_CHARACTERS = 16 * 1024
+
+
+class EverthreadPlugin(SimplePlugin):
+    """Give it to ``Client.connect(plugins=[…])``; workers of that client have it too.
+
+    ``store`` is a URL, a dictionary with the options of ``open_async()``, or an open async store. Workers
+    open it while they run; a client opens nothing. A worker that has activities gets those behind the verbs
+    too. Everthread is passed through the sandbox of workflows. A workflow whose worker is gone goes to
+    another one after ``sticky`` (Temporal's own default is 10 seconds; ``None`` leaves that).
+
+    With ``payloads_over`` payloads of more bytes than these are kept in the store instead of in histories, 0
+    for all of them; ``subject`` and the rest of ``payload_options`` are those of ``PayloadDriver``."""
+
+    def __init__(
+        self,
+        store: AnyStore = None,
+        *,
+        payloads_over: int | None = None,
+        subject: Any = None,
+        payload_options: Mapping[str, Any] | None = None,
+        sticky: timedelta | None = timedelta(seconds=1),
+    ) -> None:
+        self._source = StoreSource(store)
+        self._sticky = sticky
+        self._driver: Any = None
+        if payloads_over is not None:
+            self._threshold = check_count(payloads_over, "payloads_over")
+            self._driver = self._make_driver({**(payload_options or {}), "subject": subject})
+        elif subject is not None or payload_options is not None:
+            raise UsageError("subject= and payload_options= are about payloads: give payloads_over= as well")
+        super().__init__(
+            "everthread",
+            data_converter=self._converter if self._driver is not None else None,
+            activities=_with_ours,
+            workflow_runner=_passed_through,  # type: ignore[arg-type]
+            interceptors=[_Interceptor(self._source, self._driver is None)],
+        )
+
+    def _make_driver(self, options: dict[str, Any]) -> Any:
+        payloads = import_module("everthread.engines.temporal.payloads")
+        given = self._source.given
+        if isinstance(given, Mapping):
+            raise UsageError("payloads_over= needs a URL or an open store, not options for open_async()")
+        return payloads.PayloadDriver(given, **options)
+
+    def _converter(self, found: DataConverter | None) -> DataConverter:
+        found = found or DataConverter.default
+        known = found.external_storage
+        if known is not None and self._driver not in known.drivers:
+            raise UsageError("this client has an external storage already: leave out payloads_over=")
+        storage = ExternalStorage(drivers=[self._driver], payload_size_threshold=self._threshold)
+        return dataclasses.replace(found, external_storage=storage)
+
+    def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
+        config = super().configure_worker(config)
+        if self._sticky is not None:
+            # A default is there already, whoever has chosen it.
+            config["sticky_queue_schedule_to_start_timeout"] = self._sticky
+        if self._driver is not None:
+            converter = config["client"].data_converter
+            if converter.external_storage is None or self._driver not in converter.external_storage.drivers:
+                raise UsageError(
+                    "payloads are the client's: with payloads_over= give the plugin to "
+                    "Client.connect(plugins=[…])"
+                )
+        return config
+
+    async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:
+        async with self._source.opened():
+            await next(worker)
+
+
+def _with_ours(found: Sequence[Callable[..., Any]] | None) -> Sequence[Callable[..., Any]]:
+    """A worker without activities stays without: it would be handed those of others too."""
+    if not found:
+        return []
+    return [*found, *(each for each in ACTIVITIES if each not in found)]
+
+
+def _passed_through(found: WorkflowRunner | None) -> WorkflowRunner | None:
+    if not isinstance(found, SandboxedWorkflowRunner):
+        return found
+    restrictions = found.restrictions.with_passthrough_modules("everthread")
+    return dataclasses.replace(found, restrictions=restrictions)
+
+
+# ── what goes along with an activity ─────────────────────────────────────────────────────────
+
+
+class _Interceptor(Interceptor):
+    """Notes in the history which run schedules an activity, and hands that to the activity with the store."""
+
+    def __init__(self, source: StoreSource, measures: bool) -> None:
+        self._source = source
+        self._measures = measures
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
+        return _Activities(next, self._source)
+
+    def workflow_interceptor_class(
+        self, input: WorkflowInterceptorClassInput
+    ) -> type[WorkflowInboundInterceptor] | None:
+        return _MeasuredWorkflows if self._measures else _Workflows
+
+
+class _Activities(ActivityInboundInterceptor):
+    def __init__(self, next: ActivityInboundInterceptor, source: StoreSource) -> None:
+        super().__init__(next)
+        self._source = source
+
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:
+        header = input.headers.get(_HEADER)
+        run, _, origin = ("" if header is None else header.data.decode()).partition(" ")
+        token = scheduled.set(Scheduled(self._source, run, origin))
+        try:
+            return await super().execute_activity(input)
+        finally:
+            scheduled.reset(token)
+
+
+class _Workflows(WorkflowInboundInterceptor):
+    def init(self, outbound: WorkflowOutboundInterceptor) -> None:
+        super().init(_Outbound(outbound, measures=False))
+
+
+class _MeasuredWorkflows(WorkflowInboundInterceptor):
+    def init(self, outbound: WorkflowOutboundInterceptor) -> None:
+        super().init(_Outbound(outbound, measures=True))
+
+
+class _Outbound(WorkflowOutboundInterceptor):
+    def __init__(self, next: WorkflowOutboundInterceptor, measures: bool) -> None:
+        super().__init__(next)
+        self._measures = measures
+
+    def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:
+        self._require_small(f"the activity {input.activity!r}", input.args)
+        input.headers = {**input.headers, _HEADER: _scheduler()}
+        return super().start_activity(input)
+
+    def start_local_activity(self, input: StartLocalActivityInput) -> workflow.ActivityHandle[Any]:
+        self._require_small(f"the activity {input.activity!r}", input.args)
+        input.headers = {**input.headers, _HEADER: _scheduler()}
+        return super().start_local_activity(input)
+
+    async def start_child_workflow(
+        self, input: StartChildWorkflowInput
+    ) -> workflow.ChildWorkflowHandle[Any, Any]:
+        self._require_small(f"the workflow {input.workflow!r}", input.args)
+        return await super().start_child_workflow(input)
+
+    def continue_as_new(self, input: ContinueAsNewInput) -> NoReturn:
+        self._require_small("continue_as_new()", input.args)
+        super().continue_as_new(input)
+
+    def _require_small(self, what: str, arguments: Sequence[Any]) -> None:
+        """Raise, once and for good, instead of letting the workflow task fail for ever."""
+        if not self._measures or all(_is_small(each) for each in arguments):
+            return
+        size = sum(payload.ByteSize() for payload in workflow.payload_converter().to_payloads(arguments))
+        if size > _ARGUMENTS_BYTES_MAX:
+            raise ApplicationError(
+                f"the arguments of {what} have {size:,} bytes, and Temporal takes {_ARGUMENTS_BYTES_MAX:,}: "
+                "keep them in the thread, in a step of an activity, and pass a ThreadRef; or let "
+                "EverthreadPlugin(store, payloads_over=…) keep large payloads in the store",
+                type="PayloadTooLarge",
+                non_retryable=True,
+            )
+
+
+def _is_small(argument: Any) -> bool:
+    if isinstance(argument, str | bytes):
+        return len(argument) <= _SMALL_CHARACTERS
+    return isinstance(argument, _SMALL)
+
+
+def _scheduler() -> Payload:
+    info = workflow.info()
+    return Payload(
+        metadata={"encoding": b"binary/plain"},
+        data=f"{info.run_id} {info.original_execution_run_id}".encode(),
+    )

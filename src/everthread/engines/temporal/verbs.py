@@ -1,0 +1,76 @@
+"""Verbs for the code of workflows. Each is an activity, so that its answer, a pointer, is part of the
+history."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Literal
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+
+from everthread.engines.pointers import ThreadRef
+from everthread.engines.temporal.activities import (
+    append_activity,
+    end_activity,
+    open_activity,
+    rewind_activity,
+)
+
+#: How the activities behind these verbs are scheduled, unless the caller says otherwise.
+_OPTIONS: dict[str, Any] = {
+    "start_to_close_timeout": timedelta(seconds=60),
+    "retry_policy": RetryPolicy(initial_interval=timedelta(milliseconds=200)),
+}
+
+
+async def open_thread(
+    name: str | None = None,
+    *,
+    mode: Literal["new", "continue", "fork"] = "new",
+    source: ThreadRef | None = None,
+    system: str | None = None,
+    **options: Any,
+) -> ThreadRef:
+    """The pointer that a workflow begins with; the thread is called like the workflow's id, unless ``name``
+    says otherwise. ``options`` are those of ``workflow.execute_activity()``, here and below.
+
+    ``new`` begins an empty thread with a ``system`` message; if another workflow began one of this name, it
+    fails. ``continue`` goes on with a thread as it stands. ``fork`` begins with what ``source`` holds."""
+    arguments = [name or workflow.info().workflow_id, mode, source, system]
+    return await workflow.execute_activity(open_activity, args=arguments, **{**_OPTIONS, **options})
+
+
+async def append(
+    ref: ThreadRef, messages: Mapping[str, Any] | Sequence[Mapping[str, Any]], **options: Any
+) -> ThreadRef:
+    """Append one message or several, each with an ``"id"`` that its sender chose: once, however often it is
+    told, also to later runs."""
+    told = [dict(messages)] if isinstance(messages, Mapping) else [dict(message) for message in messages]
+    return await workflow.execute_activity(append_activity, args=[ref, told], **{**_OPTIONS, **options})
+
+
+async def rewind(ref: ThreadRef, to: ThreadRef, **options: Any) -> ThreadRef:
+    """Take back what came after ``to``. Activities that are still under way from a version between the two
+    can't record anything any more."""
+    return await workflow.execute_activity(rewind_activity, args=[ref, to], **{**_OPTIONS, **options})
+
+
+async def end(ref: ThreadRef, reason: str = "completed", **options: Any) -> ThreadRef:
+    """Record why the run ends, as its last step, and free the thread for others. Without it a run that is
+    reset to its very end would leave the thread where the run before had brought it."""
+    return await workflow.execute_activity(end_activity, args=[ref, reason], **{**_OPTIONS, **options})
+
+
+def recycle_due(*, events_max: int | None = None, bytes_max: int | None = None) -> bool:
+    """Whether it is time for continue-as-new: the history is longer than this, or, with neither number, as
+    long as Temporal advises; and no handler of an update or a signal is still at work."""
+    info = workflow.info()
+    if events_max is None and bytes_max is None:
+        due = info.is_continue_as_new_suggested()
+    else:
+        due = (events_max is not None and info.get_current_history_length() > events_max) or (
+            bytes_max is not None and info.get_current_history_size() > bytes_max
+        )
+    return due and workflow.all_handlers_finished()

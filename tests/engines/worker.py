@@ -1,0 +1,39 @@
+"""A worker of the scripted agent in a process of its own: ``python -m tests.engines.worker ADDRESS QUEUE
+STORE WORLD``."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from temporalio.client import Client
+from temporalio.worker import Worker
+
+from everthread.engines.temporal import EverthreadPlugin
+from tests.engines.workflows import Agent
+from tests.engines.world import Agency, World
+
+
+async def run(address: str, queue: str, url: str, folder: str, sticky_s: str = "1") -> None:
+    sticky: Any = timedelta(seconds=float(sticky_s)) if float(sticky_s) else None
+    plugin = EverthreadPlugin({"url": url, "durability": "process"}, sticky=sticky)
+    client = await Client.connect(address, plugins=[plugin])
+    world = World(Path(folder))
+    with ThreadPoolExecutor(8) as pool:
+        async with Worker(
+            client,
+            task_queue=queue,
+            workflows=[Agent],
+            activities=Agency(world).activities,
+            activity_executor=pool,
+        ):
+            world.note("worker")
+            await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(run(*sys.argv[1:]))

@@ -1,0 +1,224 @@
+"""Activities of the scripted agent: a model, tools, and traps in which a worker dies.
+
+A prompt is a script: ``work 2 3 10`` asks for two turns of three tool calls with results of ten bytes, then
+an answer. ``retry`` makes a plan that one of its tools refuses. Every text ends with a number that is drawn
+when it is made: whatever is made twice, or by somebody else, shows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from temporalio import activity
+
+from everthread.engines import ThreadRef
+from everthread.engines.temporal import blocking_store, step, store
+
+
+@dataclass
+class Call:
+    id: str
+    name: str
+    size: int = 10
+
+
+@dataclass
+class Answer:
+    ref: ThreadRef
+    text: str
+    calls: list[Call] = field(default_factory=list)
+
+
+@dataclass
+class Found:
+    """What a tool gives: the number of its text, which the history needn't hold. ``refused``: it wants the
+    turn taken back."""
+
+    ref: ThreadRef
+    number: str
+    refused: bool = False
+
+
+class Held:
+    """Somebody who waits at a point, in this process, with a text that isn't recorded yet."""
+
+    def __init__(self, point: str) -> None:
+        self.point = point
+        self.text = ""
+        self.reached, self.free, self.over = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+
+class World:
+    """Outside of the agent: notes of what was done there, and traps, each for one visitor."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(exist_ok=True, parents=True)
+        self._held: list[Held] = []
+
+    def note(self, what: str, **more: Any) -> None:
+        row = json.dumps({"what": what, "pid": os.getpid(), "at": time.time(), **more}) + "\n"
+        handle = os.open(self.folder / "notes", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(handle, row.encode())
+        os.close(handle)
+
+    def notes(self, what: str | None = None) -> list[dict[str, Any]]:
+        path = self.folder / "notes"
+        rows = [json.loads(row) for row in path.read_text().splitlines()] if path.exists() else []
+        return [row for row in rows if what in (None, row["what"])]
+
+    def set_trap(self, point: str, kind: str = "kill") -> None:
+        (self.folder / f"{kind}.{point}").touch()
+
+    def hold(self, point: str) -> Held:
+        """Let the next visitor wait at a point until it is freed."""
+        self._held.append(Held(point))
+        return self._held[-1]
+
+    async def visit(self, point: str, text: str = "") -> None:
+        for kind, how in (("kill", signal.SIGKILL), ("stop", signal.SIGSTOP)):
+            trap = self.folder / f"{kind}.{point}"
+            with contextlib.suppress(FileNotFoundError):
+                trap.unlink()
+                self.note("trapped", point=point, kind=kind)
+                os.kill(os.getpid(), how)
+        for held in self._held:
+            if held.point == point and not held.reached.is_set():
+                held.text = text
+                held.reached.set()
+                await held.free.wait()
+                return
+
+    def leave(self, text: str) -> None:
+        """Whoever had this text is done with it."""
+        for held in self._held:
+            if held.reached.is_set() and held.text == text:
+                held.over.set()
+
+
+def drawn(text: str) -> str:
+    return f"{text} #{os.urandom(6).hex()}"
+
+
+def number_of(text: str) -> str:
+    return text.rpartition(" ")[2]
+
+
+def script(messages: list[Any], was_refused: bool) -> tuple[str, list[Call]]:
+    """What the model says next."""
+    last = max(at for at, message in enumerate(messages) if message["role"] == "user")
+    words = messages[last]["content"].split()
+    done = sum(message["role"] == "assistant" for message in messages[last:])
+    if words[0] == "work" and done < int(words[1]):
+        size = int(words[3]) if len(words) > 3 else 10
+        return f"turn {done}", [Call(f"c{done}.{k}", "look", size) for k in range(int(words[2]))]
+    if words[0] == "retry" and done == 0:
+        return "plan", [Call("r0", "look" if was_refused else "refuse"), Call("r1", "look")]
+    return f"done after {done}, {len(messages)} messages seen", []
+
+
+class Agency:
+    """The activities, for the workers of one world."""
+
+    def __init__(self, world: World, model_s: float = 0.0) -> None:
+        self.world = world
+        self._model_s = model_s
+
+    @activity.defn
+    async def ask_model(self, ref: ThreadRef, turn: int) -> Answer:
+        text = drawn("")
+        try:
+            async with step(ref, "turn", turn, "model") as s:
+                if not s.done:
+                    await self.world.visit("before-model")
+                    messages = await s.thread.messages.read()
+                    self.world.note("model", turn=turn, attempt=activity.info().attempt)
+                    await asyncio.sleep(self._model_s)
+                    said, calls = script(messages, (self.world.folder / "refused").exists())
+                    text = said + text
+                    await self.world.visit(f"in-model-{turn}", text)
+                    s.messages.append({"role": "assistant", "content": text})
+                    s.state["turns"] = s.state.get("turns", 0) + 1
+                    s.state["last"] = text
+                    s.result = {"text": text, "calls": [[call.id, call.name, call.size] for call in calls]}
+        finally:
+            self.world.leave(text)
+        await self.world.visit("after-model")
+        return Answer(s.ref, s.result["text"], [Call(*call) for call in s.result["calls"]])
+
+    @activity.defn
+    async def use_tool(self, ref: ThreadRef, turn: int, slot: int, call: Call) -> Found:
+        if call.name == "refuse":
+            (self.world.folder / "refused").touch()
+            return Found(ref, "", refused=True)
+        text = drawn(f"result of {call.id} " + "x" * call.size)
+        try:
+            async with step(ref, "turn", turn, "tools", slot=slot) as s:
+                if not s.done:
+                    await self.world.visit(f"before-tool-{slot}")
+                    self.world.note("tool", turn=turn, slot=slot, attempt=activity.info().attempt)
+                    # They end in another order than they begin.
+                    await asyncio.sleep(0.01 * (3 - slot % 3))
+                    await self.world.visit(f"in-tool-{slot}", text)
+                    s.messages.append({"role": "tool", "content": text})
+                    s.state.increment("tools")
+                    s.result = text
+        finally:
+            self.world.leave(text)
+        await self.world.visit(f"after-tool-{slot}")
+        return Found(s.ref, number_of(s.result))
+
+    @activity.defn
+    def use_blocking_tool(self, ref: ThreadRef, turn: int, slot: int, call: Call) -> Found:
+        with step(ref, "turn", turn, "tools", slot=slot) as s:
+            if not s.done:
+                text = drawn(f"result of {call.id} " + "x" * call.size)
+                assert len(blocking_store().thread(ref.thread).messages) == len(s.messages)
+                s.messages.append({"role": "tool", "content": text})
+                s.state.increment("tools")
+                s.result = text
+        return Found(s.ref, number_of(s.result))
+
+    @activity.defn
+    async def pay(self, ref: ThreadRef, turn: int, slot: int, call: Call) -> Found:
+        """A tool with an effect on the world: each payment has a row in the world's book."""
+
+        async def transfer(name: str) -> str:
+            await self.world.visit("before-effect")
+            with (self.world.folder / "book").open("a") as book:
+                book.write(f"{name}\n")
+            await self.world.visit("after-effect")
+            return drawn(f"paid {name}")
+
+        async with step(ref, "turn", turn, "tools", slot=slot) as s:
+            if not s.done:
+                name = f"{ref.thread}/{turn}.{slot}"
+                text = await s.call(f"pay {turn}.{slot}", transfer, name, verify=self._is_paid)
+                await self.world.visit(f"in-tool-{slot}")
+                text = text if isinstance(text, str) else drawn(f"paid {name}, found in the book")
+                s.messages.append({"role": "tool", "content": text})
+                s.state.increment("tools")
+                s.result = text
+        return Found(s.ref, number_of(s.result))
+
+    async def _is_paid(self, name: str) -> bool:
+        book = self.world.folder / "book"
+        return book.exists() and name in book.read_text().splitlines()
+
+    @activity.defn
+    async def look_at(self, ref: ThreadRef) -> list[str]:
+        """The contents of the thread where the workflow stands."""
+        past = await (await store().thread(ref.thread)).at(ref.version or "head")
+        return [message["content"] for message in await past.messages.read()]
+
+    @property
+    def activities(self) -> list[Any]:
+        return [self.ask_model, self.use_tool, self.use_blocking_tool, self.pay, self.look_at]
