@@ -192,6 +192,24 @@ class AsyncNotifier:
             self._under_way.discard(current)
 
 
+def hooks_of(given: Any) -> SessionLifecycle:
+    """A :class:`SessionLifecycle` as it is, or one made from a dictionary: event → function or several."""
+    if given is None:
+        return SessionLifecycle()
+    if isinstance(given, SessionLifecycle):
+        return given
+    if not isinstance(given, Mapping):
+        raise InvalidValueError(
+            f"hooks is a SessionLifecycle or a dictionary of functions, not {type(given).__name__}",
+            path="hooks",
+        )
+    hooks = SessionLifecycle()
+    for event, functions in given.items():
+        for function in functions if isinstance(functions, list | tuple) else (functions,):
+            hooks.register(event, function)
+    return hooks
+
+
 def _check_event(event: str) -> None:
     if not isinstance(event, str) or event not in EVENTS:
         raise InvalidValueError(f"there is no event {event!r}; there are {', '.join(EVENTS)}", path="event")

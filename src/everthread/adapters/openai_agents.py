@@ -67,6 +67,7 @@ class EverthreadSession:
         self._log = check_name(log, "log name")
         self._subject = None if subject is None else check_name(subject, "subject")
         self._reveal = reveal or subject is not None
+        self._items = Items(self._subject, reveal=self._reveal)
         self._compact = compact
         self._in_use = StoreInUse(store)
 
@@ -80,24 +81,13 @@ class EverthreadSession:
     ) -> list[TResponseInputItem]:
         """The items, oldest first; with a ``limit`` (or that of the settings) the latest so many."""
         wanted = resolve_session_limit(limit, self.session_settings)
-        log = (await self._thread()).log(self._log)
-        if wanted is None or wanted < 0:
-            return self._items(await log.read())
-        if wanted == 0:
-            return []
-        window = wanted
-        while True:
-            items = self._items(await log.read(max(0, len(log) - window)))
-            if len(items) >= wanted or window >= len(log):
-                return items[-wanted:]
-            # Some of what other frameworks wrote has no form here.
-            window *= 2
+        return await self._items.read((await self._thread()).log(self._log), wanted)
 
     async def add_items(
         self, items: list[TResponseInputItem], *, wrapper: RunContextWrapper[Any] | None = None
     ) -> None:
         """Append items, all or none; durable when this returns."""
-        enclosed = [self._enclosed(item) for item in items]
+        enclosed = self._items.enclosed(items)
         thread = await self._thread()
         if enclosed:
             await surely(thread.update(lambda draft: draft.log(self._log).extend(enclosed)))
@@ -107,18 +97,7 @@ class EverthreadSession:
         popped: list[Any] = []
 
         async def pop(draft: Any) -> None:
-            popped.clear()
-            log = draft.log(self._log)
-            stored = await log.read(-1)
-            while stored and not popped:
-                log.truncate_from(id_of(stored[0]))
-                *others, last = self._items(stored) or [None]
-                if last is not None:
-                    popped.append(last)
-                    # A message of another framework that is several items loses only its last one.
-                    log.extend(self._enclosed(item) for item in others)
-                else:
-                    stored = await log.read(-1)
+            popped[:] = [await self._items.pop(draft.log(self._log))]
 
         thread = await self._thread()
         if thread.head is not None:
@@ -129,9 +108,7 @@ class EverthreadSession:
         """Remove all items. The versions before stay, and a rewind brings them back; see :meth:`delete`."""
 
         async def clear(draft: Any) -> None:
-            log = draft.log(self._log)
-            if first := await log.read(0, 1):
-                log.truncate_from(id_of(first[0]))
+            await clear_log(draft.log(self._log))
 
         thread = await self._thread()
         if thread.head is not None:
@@ -155,13 +132,12 @@ class EverthreadSession:
         async def replace(draft: Any) -> None:
             log = draft.log(self._log)
             stored = await log.read()
-            made = compact(self._items(stored))
+            made = compact(self._items.shown(stored))
             kept = await made if isawaitable(made) else made
             if kept is None:
                 return
-            enclosed = [self._enclosed(item) for item in kept]
-            if stored:
-                log.truncate_from(id_of(stored[0]))
+            enclosed = self._items.enclosed(kept)
+            await clear_log(log)
             log.extend(enclosed)
 
         await surely((await self._thread()).update(replace))
@@ -215,7 +191,7 @@ class EverthreadSession:
         stored = await thread.log(self._log).read()
         left = turns
         for at in reversed(range(len(stored))):
-            if any(item.get("role") == "user" for item in self._items([stored[at]])):
+            if any(item.get("role") == "user" for item in self._items.shown([stored[at]])):
                 left -= 1
                 if left == 0:
                     return at
@@ -239,7 +215,7 @@ class EverthreadSession:
             if plain is None:
                 part.pop("run_state", None)
             else:
-                part["run_state"] = self._sealed(plain)
+                part["run_state"] = sealed(self._subject, plain)
 
         await surely((await self._thread()).update(keep))
 
@@ -259,20 +235,28 @@ class EverthreadSession:
     def __repr__(self) -> str:
         return f"<session {self.session_id!r}>"
 
-    # ── items and what is stored ─────────────────────────────────────────────────────────────
 
-    def _sealed(self, value: Any) -> Any:
-        return sealed(self._subject, value)
+# ── items and what is stored ─────────────────────────────────────────────────────────────────────
 
-    def _enclosed(self, item: Any) -> dict[str, Any]:
-        """The item as the log keeps it. Its own id may come again, so that the log gives another."""
-        if not isinstance(item, dict):
-            raise InvalidValueError(f"an item is a dictionary, not {type(item).__name__}", path="items")
-        return {"shape": OPENAI_RESPONSES, "message": self._sealed(item)}
 
-    def _items(self, stored: list[Any]) -> list[Any]:
-        shown = view(stored, OPENAI_RESPONSES, self._own, reveal=self._reveal)
-        return [item for each in shown for item in each.messages]
+class Items:
+    """Items of the SDK in a log: sealed under their ``subject``'s key, if there is one."""
+
+    def __init__(self, subject: str | None = None, *, reveal: bool = False) -> None:
+        self._subject = subject
+        self._reveal = reveal or subject is not None
+
+    def enclosed(self, items: Sequence[Any]) -> list[dict[str, Any]]:
+        """The items as the log keeps them. Their own ids may come again, so that the log gives others."""
+        for item in items:
+            if not isinstance(item, dict):
+                raise InvalidValueError(f"an item is a dictionary, not {type(item).__name__}", path="items")
+        return [{"shape": OPENAI_RESPONSES, "message": sealed(self._subject, item)} for item in items]
+
+    def shown(self, stored: list[Any]) -> list[Any]:
+        """What is stored, as items."""
+        found = view(stored, OPENAI_RESPONSES, self._own, reveal=self._reveal)
+        return [item for each in found for item in each.messages]
 
     def _own(self, item: Any) -> list[Any] | None:
         if not (is_enclosed(item) and item.get("shape") == OPENAI_RESPONSES):
@@ -280,6 +264,38 @@ class EverthreadSession:
         message = laid_open(item["message"], self._reveal, Notes())
         # What was erased as a whole is text.
         return [message] if isinstance(message, dict) else None
+
+    async def read(self, log: Any, wanted: int | None) -> list[Any]:
+        """The items of a log, or the latest so many of them."""
+        if wanted is None or wanted < 0:
+            return self.shown(await log.read())
+        if wanted == 0:
+            return []
+        window = wanted
+        while True:
+            items = self.shown(await log.read(max(0, len(log) - window)))
+            if len(items) >= wanted or window >= len(log):
+                return items[-wanted:]
+            # Some of what other frameworks wrote has no form here.
+            window *= 2
+
+    async def pop(self, log: Any) -> Any:
+        """Take the latest item out of a log; ``None`` if there is none."""
+        stored = await log.read(-1)
+        while stored:
+            log.truncate_from(id_of(stored[0]))
+            if items := self.shown(stored):
+                # A message of another framework that is several items loses only its last one.
+                log.extend(self.enclosed(items[:-1]))
+                return items[-1]
+            stored = await log.read(-1)
+        return None
+
+
+async def clear_log(log: Any) -> None:
+    """Take everything out of a log."""
+    if first := await log.read(0, 1):
+        log.truncate_from(id_of(first[0]))
 
 
 def _settings(given: SessionSettings | dict[str, Any]) -> SessionSettings:

@@ -56,16 +56,20 @@ async def save_messages(
         handle = await in_use.store.thread(thread)
 
         async def save(draft: Any) -> None:
-            kept = draft.log(log)
-            now = shown(await kept.read(), subject is not None)
-            same, fresh = _continued(now, wanted)
-            if same < len(now) and not _came_meanwhile(now[same:], fresh):
-                kept.truncate_from(id_of(now[same].item))
-            kept.extend({"shape": PYDANTIC_AI, "message": sealed(subject, each)} for each in fresh)
+            await put_history(draft.log(log), wanted, subject)
 
         return await surely(handle.update(save))
     finally:
         in_use.close()
+
+
+async def put_history(log: Any, history: Sequence[Any], subject: str | None) -> None:
+    """Let a log hold this history, which is data as :func:`dumped` gives it; see :func:`save_messages`."""
+    now = shown(await log.read(), subject is not None)
+    same, fresh = _continued(now, history)
+    if same < len(now) and not _came_meanwhile(now[same:], fresh):
+        log.truncate_from(id_of(now[same].item))
+    log.extend({"shape": PYDANTIC_AI, "message": sealed(subject, each)} for each in fresh)
 
 
 async def load_messages(

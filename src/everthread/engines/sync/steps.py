@@ -322,20 +322,25 @@ def append(
     ref: ThreadRef,
     messages: Mapping[str, Any] | Sequence[Mapping[str, Any]],
     where: Execution,
+    *,
+    key: Sequence[str | int] | None = None,
+    slot: int | None = None,
 ) -> ThreadRef:
     """Append one message or several, each with an ``"id"`` that its sender chose: once, however often it is
-    told, also to later runs. One that the thread holds already stays as it is."""
+    told, also to later runs. One that the thread holds already stays as it is; if it holds all of them
+    nothing is written, and the pointer stays. ``key`` and ``slot`` are for results of parallel tools."""
     told = [messages] if isinstance(messages, Mapping) else list(messages)
     ids = [message.get("id") for message in told]
     if not ids or not all(isinstance(each, str) and each for each in ids):
         raise InvalidValueError('each message needs an "id" that its sender chose', path="messages")
     digest = sha256(json.dumps(ids).encode()).hexdigest()[:32]
-    with enter_step(store, ref, ("append", digest), where) as step:
+    with enter_step(store, ref, key or ("append", digest), where, slot=slot) as step:
         if not step.done:
             log = step.thread.messages
-            for message in told:
-                if log.find(message["id"]) is None:
-                    step.messages.append(dict(message))
+            new = [message for message in told if log.find(message["id"]) is None]
+            step.messages.extend([dict(message) for message in new])
+            if not new:
+                step.leave()
     return step.ref
 
 

@@ -6,16 +6,22 @@ from everthread.arguments import framework
 with framework("temporal"):
     from everthread.engines.temporal.activities import blocking_store, step, store
     from everthread.engines.temporal.plugin import EverthreadPlugin
-    from everthread.engines.temporal.verbs import append, end, open_thread, recycle_due, rewind
+    from everthread.engines.temporal.sessions import ThreadSession, load_conversation, save_conversation
+    from everthread.engines.temporal.verbs import append, end, load, open_thread, recycle_due, rewind, save
 
 __all__ = [
     "EverthreadPlugin",
+    "ThreadSession",
     "append",
     "blocking_store",
     "end",
+    "load",
+    "load_conversation",
     "open_thread",
     "recycle_due",
     "rewind",
+    "save",
+    "save_conversation",
     "step",
     "store",
 ]

@@ -320,6 +320,15 @@ async def append_activity(ref: ThreadRef, messages: list[dict[str, Any]]) -> Thr
         return await steps.append(store(), ref, messages, execution())
 
 
+@activity.defn(name="everthread.append_at")
+async def append_at_activity(
+    ref: ThreadRef, messages: list[dict[str, Any]], key: list[Any], slot: int | None
+) -> ThreadRef:
+    # One of its own: Temporal knows the types of arguments only where all of them are given.
+    with _final_failures():
+        return await steps.append(store(), ref, messages, execution(), key=key, slot=slot)
+
+
 @activity.defn(name="everthread.rewind")
 async def rewind_activity(ref: ThreadRef, to: ThreadRef) -> ThreadRef:
     with _final_failures():
@@ -332,4 +341,10 @@ async def end_activity(ref: ThreadRef, reason: str) -> ThreadRef:
         return await steps.end(store(), ref, execution(), reason)
 
 
-ACTIVITIES: list[Callable[..., Any]] = [open_activity, append_activity, rewind_activity, end_activity]
+ACTIVITIES: list[Callable[..., Any]] = [
+    open_activity,
+    append_activity,
+    append_at_activity,
+    rewind_activity,
+    end_activity,
+]

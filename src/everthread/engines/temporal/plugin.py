@@ -33,6 +33,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 from everthread.arguments import check_count
 from everthread.engines.pointers import ThreadRef
 from everthread.engines.temporal.activities import ACTIVITIES, AnyStore, Scheduled, StoreSource, scheduled
+from everthread.engines.temporal.log_activities import LOG_ACTIVITIES
 from everthread.errors import UsageError
 
 #: The header of an activity that says which run has scheduled it.
@@ -119,7 +120,7 @@ def _with_ours(found: Sequence[Callable[..., Any]] | None) -> Sequence[Callable[
     """A worker without activities stays without: it would be handed those of others too."""
     if not found:
         return []
-    return [*found, *(each for each in ACTIVITIES if each not in found)]
+    return [*found, *(each for each in (*ACTIVITIES, *LOG_ACTIVITIES) if each not in found)]
 
 
 def _passed_through(found: WorkflowRunner | None) -> WorkflowRunner | None:

@@ -3,9 +3,9 @@ history."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
@@ -13,10 +13,12 @@ from temporalio.common import RetryPolicy
 from everthread.engines.pointers import ThreadRef
 from everthread.engines.temporal.activities import (
     append_activity,
+    append_at_activity,
     end_activity,
     open_activity,
     rewind_activity,
 )
+from everthread.engines.temporal.log_activities import load_activity, save_activity
 
 #: How the activities behind these verbs are scheduled, unless the caller says otherwise.
 _OPTIONS: dict[str, Any] = {
@@ -39,28 +41,52 @@ async def open_thread(
     ``new`` begins an empty thread with a ``system`` message; if another workflow began one of this name, it
     fails. ``continue`` goes on with a thread as it stands. ``fork`` begins with what ``source`` holds."""
     arguments = [name or workflow.info().workflow_id, mode, source, system]
-    return await workflow.execute_activity(open_activity, args=arguments, **{**_OPTIONS, **options})
+    return cast("ThreadRef", await call(open_activity, arguments, options))
 
 
 async def append(
-    ref: ThreadRef, messages: Mapping[str, Any] | Sequence[Mapping[str, Any]], **options: Any
+    ref: ThreadRef,
+    messages: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    *,
+    key: Sequence[str | int] | None = None,
+    slot: int | None = None,
+    **options: Any,
 ) -> ThreadRef:
     """Append one message or several, each with an ``"id"`` that its sender chose: once, however often it is
-    told, also to later runs."""
+    told, also to later runs. ``key`` and ``slot`` are for results of parallel tools."""
     told = [dict(messages)] if isinstance(messages, Mapping) else [dict(message) for message in messages]
-    return await workflow.execute_activity(append_activity, args=[ref, told], **{**_OPTIONS, **options})
+    if key is None:
+        return cast("ThreadRef", await call(append_activity, [ref, told], options))
+    return cast("ThreadRef", await call(append_at_activity, [ref, told, list(key), slot], options))
 
 
 async def rewind(ref: ThreadRef, to: ThreadRef, **options: Any) -> ThreadRef:
     """Take back what came after ``to``. Activities that are still under way from a version between the two
     can't record anything any more."""
-    return await workflow.execute_activity(rewind_activity, args=[ref, to], **{**_OPTIONS, **options})
+    return cast("ThreadRef", await call(rewind_activity, [ref, to], options))
 
 
 async def end(ref: ThreadRef, reason: str = "completed", **options: Any) -> ThreadRef:
     """Record why the run ends, as its last step, and free the thread for others. Without it a run that is
     reset to its very end would leave the thread where the run before had brought it."""
-    return await workflow.execute_activity(end_activity, args=[ref, reason], **{**_OPTIONS, **options})
+    return cast("ThreadRef", await call(end_activity, [ref, reason], options))
+
+
+async def load(ref: ThreadRef, **options: Any) -> dict[str, Any]:
+    """Tasks and custom fields at ``ref``, as far as they are plain data."""
+    return cast("dict[str, Any]", await call(load_activity, [ref], options))
+
+
+async def save(
+    ref: ThreadRef, update: Mapping[str, Any], *, key: Sequence[str | int], **options: Any
+) -> ThreadRef:
+    """Assign custom fields one by one, and ``tasks`` as a whole, as a step of this key."""
+    return cast("ThreadRef", await call(save_activity, [ref, dict(update), list(key)], options))
+
+
+async def call(activity: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
+    """Run an activity of ours."""
+    return await workflow.execute_activity(activity, args=list(arguments), **{**_OPTIONS, **options})
 
 
 def recycle_due(*, events_max: int | None = None, bytes_max: int | None = None) -> bool:

@@ -26,7 +26,7 @@ from everthread.errors import (
     ToolVetoError,
     UsageError,
 )
-from everthread.hooks import HookFailure, SessionLifecycle
+from everthread.hooks import HookFailure, SessionLifecycle, hooks_of
 from everthread.sessions.effects import Done, ToolUse, make_call
 from everthread.sessions.records import (
     STATUS_OF,
@@ -747,24 +747,3 @@ class Teardown:
         if error is None or not isinstance(self.failure, EverthreadError):
             raise self.failure
         error.add_note(f"ending the session: {self.failure}")
-
-
-# ── hooks ───────────────────────────────────────────────────────────────────────────────────────────
-
-
-def hooks_of(given: Any) -> SessionLifecycle:
-    """A :class:`SessionLifecycle` as it is, or one made from a dictionary: event → function or several."""
-    if given is None:
-        return SessionLifecycle()
-    if isinstance(given, SessionLifecycle):
-        return given
-    if not isinstance(given, Mapping):
-        raise InvalidValueError(
-            f"hooks is a SessionLifecycle or a dictionary of functions, not {type(given).__name__}",
-            path="hooks",
-        )
-    hooks = SessionLifecycle()
-    for event, functions in given.items():
-        for function in functions if isinstance(functions, list | tuple) else (functions,):
-            hooks.register(event, function)
-    return hooks

@@ -1,0 +1,211 @@
+"""What the loop of an agent and its callers hand to each other. Nothing here does anything; most of it can be
+handed to an activity, or returned by one, as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Protocol
+
+from everthread.engines.pointers import ThreadRef
+from everthread.errors import InvalidValueError
+
+RUNNING: Final = "running"
+WAITING: Final = "waiting_for_input"
+
+
+# ── what a model and tools are given, and answer ─────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What the model is asked with. It can be handed to an activity as it is.
+
+    ``ref`` is where the workflow stands, ``key`` the key of the model's step. ``message_id`` is the id of the
+    answer, made before the call: a replay, a reset, and a turn that is asked again use the same.
+    ``tools`` are the definitions of this turn. ``number`` counts every turn, also those taken back.
+    """
+
+    ref: ThreadRef
+    number: int
+    message_id: str
+    key: list[Any]
+    tools: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class ToolRequest:
+    """A tool call as the model asks for it."""
+
+    id: str
+    name: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the model's step came to: where it left the thread, what it said, which tools it wants, and what
+    that used: ``{"input_tokens": 812}``."""
+
+    ref: ThreadRef
+    text: str | None = None
+    calls: list[ToolRequest] = field(default_factory=list)
+    usage: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """What a tool is given. It can be handed to an activity as it is.
+
+    ``ref``, ``key`` and ``slot`` are for its step. ``before`` is the version before the model asked: a
+    subagent that forks there sees no call without a result.
+    """
+
+    ref: ThreadRef
+    before: ThreadRef
+    turn: int
+    key: list[Any]
+    slot: int
+    id: str
+    name: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Rewind:
+    """Returned by a tool: the turn is taken back, with everything that it did to the thread, and the model is
+    asked again under the same message id. The turn stays counted, so that no tool can go on like this for
+    ever."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class WaitForInput:
+    """Returned by a tool: after this turn the run waits for a message. ``content`` is the tool's result,
+    unless ``ref`` says that the tool has written it itself."""
+
+    content: Any = "Asked. The answer comes as a message."
+    ref: ThreadRef | None = None
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool: an async function of a :class:`ToolCall`, and what the model is told of it.
+
+    ``schema`` is a JSON Schema, or a class with ``model_json_schema()``. One that isn't ``parallel`` runs
+    while no other does. It returns the :class:`ThreadRef` of a step that has written its result, or the
+    result, which is then appended for it: text, JSON-like data, a whole message (a mapping with a ``role``),
+    or the :class:`AgentResult` of a subagent. Or it returns :class:`Rewind` or :class:`WaitForInput`.
+    """
+
+    run: Callable[[ToolCall], Any]
+    description: str = ""
+    schema: Any = None
+    parallel: bool = True
+
+    def definition(self, name: str) -> dict[str, Any]:
+        schema = self.schema
+        if hasattr(schema, "model_json_schema"):
+            schema = schema.model_json_schema()
+        return {
+            "name": name,
+            "description": self.description,
+            "input_schema": {"type": "object"} if schema is None else schema,
+        }
+
+
+#: By name; a plain async function is a tool without a description.
+Tools = Mapping[str, "Tool | Callable[[ToolCall], Any]"]
+
+
+# ── what an engine has to offer ──────────────────────────────────────────────────────────────────
+
+
+class Engine(Protocol):
+    """The verbs that the loop needs. Each is a step: done once, whatever is replayed."""
+
+    def append(
+        self, ref: ThreadRef, message: Mapping[str, Any], *, key: Sequence[Any], slot: int | None = None
+    ) -> Awaitable[ThreadRef]:
+        """Append a message under its id; one that is there already changes nothing."""
+
+    def rewind(self, ref: ThreadRef, to: ThreadRef) -> Awaitable[ThreadRef]:
+        """Go back from ``ref`` to ``to``."""
+
+    def end(self, ref: ThreadRef, reason: str) -> Awaitable[ThreadRef]:
+        """Record how the run ended."""
+
+    def load(self, ref: ThreadRef) -> Awaitable[Mapping[str, Any]]:
+        """Tasks and custom fields at ``ref``."""
+
+    def save(self, ref: ThreadRef, update: Mapping[str, Any], *, key: Sequence[Any]) -> Awaitable[ThreadRef]:
+        """Assign tasks and custom fields."""
+
+
+# ── sandboxes ────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    """A sandbox as the loop needs it: functions of yours, each an activity or a step.
+
+    With ``id`` it is somebody else's, and only used. Otherwise ``create(restore)`` makes one and gives its
+    id; it is owned by the run, which at its end calls ``destroy(id)``, with ``at_end="snapshot"`` after
+    ``snapshot(id)``. Where that fails the sandbox is left alone: it holds what nobody else has.
+    """
+
+    create: Callable[[Any], Awaitable[str]] | None = None
+    destroy: Callable[[str], Awaitable[Any]] | None = None
+    snapshot: Callable[[str], Awaitable[Any]] | None = None
+    id: str | None = None
+    restore: Any = None
+    at_end: Literal["destroy", "snapshot"] = "destroy"
+
+    def __post_init__(self) -> None:
+        if self.at_end not in ("destroy", "snapshot"):
+            raise InvalidValueError('at_end is "destroy" or "snapshot"', path="sandbox.at_end")
+        if self.id is None and (self.create is None or self.destroy is None):
+            raise InvalidValueError(
+                "a sandbox of one's own needs create= and destroy=; one of somebody else's has an id",
+                path="sandbox",
+            )
+        if self.at_end == "snapshot" and self.snapshot is None:
+            raise InvalidValueError('at_end="snapshot" needs snapshot=', path="sandbox.snapshot")
+
+
+# ── what a run comes to ──────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Carry:
+    """What a run hands to the one that goes on for it (continue-as-new): ``run_agent(carry=…)``."""
+
+    ref: ThreadRef
+    turns: int = 0
+    usage: dict[str, Any] = field(default_factory=dict)
+    status: str = RUNNING
+    text: str | None = None
+    taken: list[str] = field(default_factory=list)
+    sandbox_id: str | None = None
+    message_id: str | None = None
+
+
+@dataclass(frozen=True)
+class AgentResult:
+    """How a run ended. ``text`` is the model's last message, ``None`` if it said nothing.
+
+    ``reason`` is ``completed``, ``max_turns`` or ``waiting_for_input``; what failed or was cancelled raises.
+    It is ``None`` if the run is to go on in another one: then ``carry`` is what that needs. ``warnings``
+    tells what went wrong at the end.
+    """
+
+    ref: ThreadRef | None
+    text: str | None = None
+    reason: str | None = None
+    turns: int = 0
+    usage: dict[str, Any] = field(default_factory=dict)
+    sandbox_id: str | None = None
+    snapshot: Any = None
+    warnings: list[str] = field(default_factory=list)
+    carry: Carry | None = None
