@@ -25,6 +25,7 @@ from everthread.engines import dbos as engine
 from everthread.engines.dbos import execution
 from tests.engines import dbos_agent
 from tests.engines.dbos_agent import PROMPT, Said, agent, blocking_agent, second_thoughts, world
+from tests.engines.dbos_loop import loop_agent
 
 #: Where other processes come from, with everything imported.
 PROCESSES = get_context("forkserver")
@@ -367,6 +368,33 @@ async def _settled() -> None:
     await asyncio.wait(
         {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}, timeout=WAIT_S
     )
+
+
+def test_run_agent_forked_at_every_step(sqlite: Bench, run: Any) -> None:
+    """A fork replays what came before: each step is asked for in the same order, whatever ended first."""
+
+    async def scenario() -> None:
+        handle = await DBOS.start_workflow_async(loop_agent)
+        ended = await result(handle)
+        assert (ended.reason, ended.turns, ended.usage) == ("completed", 4, {"tokens": 4})
+        contents = sqlite.contents(handle.workflow_id)
+        shape = "be brief,go on,look,look.0,look.1,look.2,judge,judge.0,good,done".split(",")
+        assert [text.partition(" #")[0] for text in contents] == shape
+        assert sqlite.state(handle.workflow_id) == {"weighed": "judge.0"}
+        steps = await DBOS.list_workflow_steps_async(handle.workflow_id)
+        forks = [await DBOS.fork_workflow_async(handle.workflow_id, step["function_id"]) for step in steps]
+        for number, fork in enumerate(forks, 1):
+            again = await result(fork)
+            found = sqlite.contents(again.ref.thread)
+            assert [text.partition(" #")[0] for text in found] == shape, number
+            assert sqlite.state(again.ref.thread) == {"weighed": "judge.0"}
+            history = await DBOS.list_workflow_steps_async(fork.workflow_id)
+            weighed = [step["output"] for step in history if step["function_name"] == "weigh"]
+            # The third belongs to the turn that was taken back.
+            assert [found[3], found[5], found[7]] == [weighed[at] for at in (0, 1, 3)]
+        assert sqlite.contents(handle.workflow_id) == contents
+
+    run(sqlite, scenario)
 
 
 @DBOS.step()

@@ -12,6 +12,7 @@ from everthread.engines.aio import steps
 from everthread.engines.aio.steps import Mode
 from everthread.engines.dbos.execution import execution
 from everthread.engines.dbos.source import store
+from everthread.engines.local import assign_slice, load_slice
 from everthread.engines.pointers import ThreadRef
 from everthread.errors import UnavailableError
 
@@ -55,15 +56,43 @@ async def open_thread(
     return await DBOS.run_step_async(step_options("open_thread"), work)
 
 
-async def append(ref: ThreadRef, messages: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> ThreadRef:
+async def append(
+    ref: ThreadRef,
+    messages: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    *,
+    key: Sequence[str | int] | None = None,
+    slot: int | None = None,
+) -> ThreadRef:
     """Append one message or several, each with an ``"id"`` that its sender chose: once, however often it is
-    told, also to later workflows."""
+    told, also to later workflows. ``key`` and ``slot`` are for results of parallel tools."""
 
     async def work() -> ThreadRef:
         where = await execution()
-        return await steps.append(await store(), ref, listed(messages), where)
+        return await steps.append(await store(), ref, listed(messages), where, key=key, slot=slot)
 
     return await DBOS.run_step_async(step_options("append"), work)
+
+
+async def load(ref: ThreadRef) -> dict[str, Any]:
+    """Tasks and custom fields at ``ref``, as far as they are plain data."""
+
+    async def work() -> dict[str, Any]:
+        return await load_slice(await store(), ref)
+
+    return await DBOS.run_step_async(step_options("load"), work)
+
+
+async def save(ref: ThreadRef, update: Mapping[str, Any], *, key: Sequence[str | int]) -> ThreadRef:
+    """Assign custom fields one by one, and ``tasks`` as a whole, as a step of this key."""
+
+    async def work() -> ThreadRef:
+        where = await execution()
+        async with steps.enter_step(await store(), ref, key, where) as step:
+            if not step.done:
+                assign_slice(step, update)
+        return step.ref
+
+    return await DBOS.run_step_async(step_options("save"), work)
 
 
 async def rewind(ref: ThreadRef, to: ThreadRef) -> ThreadRef:
