@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import signal
-import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, replace
-from multiprocessing import get_context
-from multiprocessing.context import ForkServerProcess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,73 +19,9 @@ from everthread.engines import Execution, ThreadRef
 from everthread.engines import dbos as engine
 from everthread.engines.dbos import execution
 from tests.engines import dbos_agent
-from tests.engines.dbos_agent import PROMPT, Said, agent, blocking_agent, second_thoughts, world
+from tests.engines.dbos_agent import PROMPT, agent, blocking_agent, second_thoughts, world
+from tests.engines.dbos_bench import WAIT_S, Bench, ended, stop, texts, wake
 from tests.engines.dbos_loop import loop_agent
-
-#: Where other processes come from, with everything imported.
-PROCESSES = get_context("forkserver")
-PROCESSES.set_forkserver_preload(["tests.engines.dbos_agent"])
-#: For what is waited for: generous, a busy machine must not decide.
-WAIT_S = 120.0
-
-
-@dataclass
-class Bench:
-    """Where DBOS keeps its histories, and Everthread its threads."""
-
-    folder: Path
-    database: str
-    store: str
-    schema: str = "dbos"
-    tools: int = 3
-
-    def options(self) -> dict[str, Any]:
-        return {"url": self.store, "durability": "process"}
-
-    def contents(self, name: str) -> list[str]:
-        with everthread.open(**self.options()) as opened:
-            messages = list(opened.thread(name).messages)
-        assert len({message["id"] for message in messages}) == len(messages)
-        return [message["content"] for message in messages]
-
-    def state(self, name: str) -> dict[str, Any]:
-        with everthread.open(**self.options()) as opened:
-            return opened.thread(name).state.plain()
-
-    def verify(self) -> None:
-        with everthread.open(**self.options()) as opened:
-            assert opened.verify().ok
-
-    def check(self, workflow: str) -> list[Any]:
-        """The thread is what the history of this workflow says; its steps."""
-        steps = DBOS.list_workflow_steps(workflow)
-        ref = steps[-1]["output"]
-        said = texts(steps)
-        assert self.contents(ref.thread) == ["be brief", PROMPT["content"], *said.values()]
-        tools = sum(text.startswith("tool") for text in said.values())
-        expected = {"turns": len(said) - tools} | ({"tools": tools} if tools else {})
-        assert self.state(ref.thread) == expected
-        return steps
-
-    def process(self, workflow: str, begins: bool = False) -> ForkServerProcess:
-        """Another process of the application: one that begins a workflow, or recovers it."""
-        target = (self.folder, self.database, self.schema, self.store, workflow, begins, 1, self.tools)
-        made = PROCESSES.Process(target=dbos_agent.play, args=target)
-        made.start()
-        return made
-
-
-def ended(*processes: ForkServerProcess) -> list[int | None]:
-    """How they ended."""
-    for each in processes:
-        each.join(WAIT_S)
-    return [each.exitcode for each in processes]
-
-
-def texts(steps: list[Any]) -> dict[int, str]:
-    """What was said in each step of a history."""
-    outputs = {step["function_id"]: step["output"] for step in steps}
-    return {number: each.text for number, each in outputs.items() if isinstance(each, Said)}
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -304,27 +235,12 @@ def test_nothing_of_a_stopped_process_lands_when_it_wakes(bench: Bench, point: s
         contents = bench.contents(point)
         assert len(contents) == 5
     finally:
-        (bench.folder / "woken").touch()
-        os.kill(late.pid or 0, signal.SIGCONT)
+        wake(late, bench)
     # It learns from DBOS how its workflow has ended.
     assert ended(late) == [0]
     assert len(world.notes("ended")) == 2
     assert bench.contents(point) == contents
     bench.verify()
-
-
-def stop(process: ForkServerProcess, bench: Bench) -> None:
-    """Stop a process at a moment when it doesn't keep others from its databases."""
-    while True:
-        os.kill(process.pid or 0, signal.SIGSTOP)
-        try:
-            for path in bench.folder.glob("*.db"):
-                with contextlib.closing(sqlite3.connect(path, timeout=0)) as connection:
-                    connection.execute("BEGIN IMMEDIATE")
-            return
-        except sqlite3.OperationalError:
-            os.kill(process.pid or 0, signal.SIGCONT)
-            time.sleep(0.01)
 
 
 @pytest.mark.parametrize("guarded", [True, False])
