@@ -104,6 +104,17 @@ __all__ = [
 class EverthreadError(Exception):
     """The root of everything raised on purpose."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Engines keep errors, and pools of processes send them on. Most take more than a message to be made.
+        found: Any = super().__reduce__()
+        kind, arguments, *state = found
+        return _unmade, (kind, *arguments), *state
+
+
+def _unmade(kind: type[EverthreadError], *arguments: Any) -> EverthreadError:
+    """An error whose attributes are yet to be filled in."""
+    return kind.__new__(kind, *arguments)
+
 
 class RetryError(EverthreadError):
     """Somebody else was first: read again and decide anew."""

@@ -25,14 +25,20 @@ def check_not_forked(opened_in: int) -> None:
 
 
 def check_not_in_workflow() -> None:
-    """Raise :class:`UsageError` in the code of a Temporal workflow: that is replayed, and would write again;
-    and an event loop of its own runs it, in which waiting for a store never ends."""
+    """Raise :class:`UsageError` in the code of a workflow of Temporal or DBOS: that is replayed, and would
+    write again; and an event loop of its own runs Temporal's, in which waiting for a store never ends."""
     # Only where it is loaded can this be one: others pay for one look into a dictionary.
     temporal = sys.modules.get("temporalio.workflow")
     if temporal is not None and temporal.in_workflow():
         raise UsageError(
             "a store can't be used in the code of a Temporal workflow, which is replayed: use it in an "
             "activity, and pass the workflow what names the thread and its version"
+        )
+    dbos = getattr(sys.modules.get("dbos"), "DBOS", None)
+    if dbos is not None and dbos.workflow_id is not None and dbos.step_id is None:
+        raise UsageError(
+            "a store can't be used in the code of a DBOS workflow, which is replayed: use it in a step of "
+            "DBOS, and return what names the thread and its version"
         )
 
 

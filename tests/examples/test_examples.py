@@ -201,3 +201,22 @@ def test_temporal_agent(tmp_path: Path, temporal_address: str) -> None:
     ]
     assert lines[8].startswith("reset: from version ")
     assert lines[9:] == told
+
+
+def test_dbos_agent(tmp_path: Path) -> None:
+    found = run("dbos_agent.py", folder=tmp_path)
+    assert found.returncode == 0, found.stderr
+    lines = found.stdout.splitlines()
+    assert lines[0] == "the process died: SIGKILL"
+    told = lines[1:8]
+    assert [line.split(":")[0].strip() for line in told] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "tool",
+        "tool",
+        "assistant",
+    ]
+    assert told[-1] == "  assistant: It is mild in 3 cities."
+    assert lines[8:] == ["forked: weather and one of its own", *told, "rewound", *told]

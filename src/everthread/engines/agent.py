@@ -160,6 +160,8 @@ class _Run:
         self._snapshot: Any = None
         self._saved: dict[str, Any] = {}
         self._available: dict[str, Tool] = {}
+        #: By their slots: which of the tools that run are over.
+        self._over: dict[int, asyncio.Event] = {}
         self._warnings: list[str] = []
         self.state.status = carried.status
         self.state.turns, self.state.usage = carried.turns, Usage(carried.usage)
@@ -412,6 +414,7 @@ class _Run:
         """Run tools at the same time; what they came to, in the order of the calls. If one fails, or takes
         the turn back, the others are cancelled; nobody returns before all of them are over."""
         tasks: list[asyncio.Task[ThreadRef | Rewind]] = []
+        self._over = {call.slot: asyncio.Event() for call in calls}
 
         def stop_others() -> None:
             for task in tasks:
@@ -421,12 +424,16 @@ class _Run:
         async def one(call: ToolCall) -> ThreadRef | Rewind:
             try:
                 outcome = await self._tool(call)
+                if isinstance(outcome, Rewind):
+                    await self._in_turn(call)
+                    stop_others()
+                return outcome
             except Exception:
+                await self._in_turn(call)
                 stop_others()
                 raise
-            if isinstance(outcome, Rewind):
-                stop_others()
-            return outcome
+            finally:
+                self._over[call.slot].set()
 
         # In a list, one by one: a set of tasks would have an order of its own in each replay.
         tasks.extend(asyncio.ensure_future(one(call)) for call in calls)
@@ -439,6 +446,14 @@ class _Run:
         if failures and not any(isinstance(outcome, Rewind) for outcome in outcomes):
             raise next((each for each in failures if isinstance(each, Exception)), failures[0])
         return outcomes
+
+    async def _in_turn(self, call: ToolCall) -> None:
+        """Tools end in any order. Where an engine knows steps by the order in which they begin, what is done
+        after a tool waits for those that were called before it: so it is the same in a replay."""
+        if getattr(self._engine, "BEGINS_IN_ORDER", False):
+            for slot, over in self._over.items():
+                if slot < call.slot:
+                    await over.wait()
 
     async def _tool(self, call: ToolCall) -> ThreadRef | Rewind:
         use: dict[str, Any] = {"name": call.name, "kwargs": call.arguments}
@@ -456,6 +471,7 @@ class _Run:
             await self._fire("on_tool_use", ToolUse(phase="failure", error=error, **use))
             if self._recover is None or _is_cancellation(error):
                 raise
+            await self._in_turn(call)
             outcome = await _awaited(self._recover(call, error))
         else:
             await self._fire("on_tool_use", ToolUse(phase="post", result=outcome, **use))
@@ -482,6 +498,7 @@ class _Run:
         else:
             message = {"role": "tool", "tool_call_id": call.id, "content": _text_of(call, content)}
         message.setdefault("id", _id_of(call.ref, "result", call.slot))
+        await self._in_turn(call)
         return await self._engine.append(call.ref, message, key=call.key, slot=call.slot)
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────

@@ -18,6 +18,8 @@ CLAIM, LEFT = "claim", "left"
 ATTEMPT = "attempt"
 #: In those of a thread's first version: what may begin it anew.
 OWNER = "owner"
+#: In those of engines that number their steps: the number, and whose claim it was made under.
+NUMBER, MADE_BY = "number", "made_by"
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,14 @@ class Place:
             made[SCHEDULER] = self.scheduler
         if self.where.attempt > 1:
             made[ATTEMPT] = self.where.attempt
+        if self.where.number:
+            made |= {NUMBER: self.where.number, MADE_BY: self.claim}
         return made
 
     def fits(self, version: Version) -> bool:
         """Whether a version after the pointer may stay. What no engine's step has made always may."""
         run = _run_of(version)
-        if run is None or self._is_sibling(version):
+        if run is None or self._is_sibling(version) or self._is_in_history(version):
             return True
         return run == self.where.run and (not self.where.orderly or version.step == self.key)
 
@@ -65,6 +69,24 @@ class Place:
             and (version.step, version.slot is None) == (self.key, False)
             and version.metadata.get(SCHEDULER, _run_of(version)) == self.scheduler
         )
+
+    def _is_in_history(self, version: Version) -> bool:
+        """Whether the engine knows of it, or will, because this claim has made it. Only of numbered steps."""
+        if not self.where.number or version.step is None or version.step[0] != self.key[0]:
+            return False
+        made = version.metadata
+        return made.get(MADE_BY) == self.claim or made.get(NUMBER) in self.where.recorded
+
+    def was_taken_back(self, versions: Sequence[Version]) -> bool:
+        """Of the versions since the pointer, newest first: whether they hold this very step although the
+        engine has gone back behind it. They do where it couldn't be left out without siblings that stay."""
+        is_behind = False
+        for version in versions:
+            is_behind = is_behind or (version.kind == "rewind" and CLAIM in version.metadata)
+            if (version.step, version.slot) == (self.key, self.slot) and version.kind != "fence":
+                is_lost = is_behind or _run_of(version) != self.where.run
+                return bool(self.where.number) and is_lost and not self._is_in_history(version)
+        return False
 
     def attempts_before(self, versions: Sequence[Version]) -> int:
         """The highest attempt at this very step that another run has begun: this run's come after it."""
@@ -82,6 +104,11 @@ class Place:
     def furthest(self, versions: Sequence[Version]) -> str | None:
         """Of the versions since the pointer, oldest first, those left behind included: the last one that
         holds nothing but siblings."""
+        if self.where.number and not any(
+            self._is_sibling(version) and self._is_in_history(version) for version in versions
+        ):
+            # All of them are done anew.
+            return self.pointer
         siblings = {number_of(self.pointer): 0}
         best, most = self.pointer, 0
         for version in versions:

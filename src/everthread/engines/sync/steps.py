@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,6 +24,7 @@ from everthread.errors import (
     ThreadExistsError,
     ThreadNotFoundError,
     UsageError,
+    VersionNotFoundError,
 )
 from everthread.threads.sync.keys import rewind_noted
 from everthread.threads.sync.step import Step
@@ -69,13 +71,15 @@ def enter_step(
     parallel from one pointer are slots of one key. Raises :class:`FencedError` if a newer run has come, if a
     later attempt has, or if this run itself has gone back behind ``ref``: then nothing is written.
     """
+    ref = _own(store, ref, where, key, slot)
     place = place_of(ref, key, slot, where)
     thread = store.thread(ref.thread)
-    before = _stand(thread, place)
+    before, is_taken_back = _stand(thread, place)
     step = EngineStep(
         thread,
         place,
         before + where.attempt,
+        redo=is_taken_back,
         resolve=resolve,
         label=label,
         metadata={**(metadata or {}), **place.metadata},
@@ -103,17 +107,18 @@ def _join(thread: Thread, where: Execution) -> None:
         thread.handle.vouched = (run.id, thread.handle.head.hash)
 
 
-def _stand(thread: Thread, place: Place) -> int:
-    """Bring the thread to where the workflow stands; how often other runs have begun this very step there."""
+def _stand(thread: Thread, place: Place) -> tuple[int, bool]:
+    """Bring the thread to where the workflow stands; how often other runs have begun this very step there,
+    and whether the thread still holds it although the engine has taken it back."""
     if place.pointer is not None and thread.head is None:
         raise ThreadNotFoundError(f"the thread {thread.name!r}, which this workflow works on, is gone")
     while True:
         _join(thread, place.where)
         if thread.head is None or place.pointer is None or thread.head.id == place.pointer:
-            return 0
+            return 0, False
         reached, versions = _since(thread, place)
         if reached and all(place.fits(version) for version in versions):
-            return place.attempts_before(versions)
+            return place.attempts_before(versions), place.was_taken_back(versions)
         if not reached and versions and versions[-1].metadata.get(CLAIM) == place.claim:
             raise FencedError(
                 f"the step {place.key!r} must stop: its own run has gone back behind {place.pointer}",
@@ -122,7 +127,7 @@ def _stand(thread: Thread, place: Place) -> int:
             )
         target = _furthest(thread, place) if place.is_early else place.pointer
         if target == thread.head.id:
-            return place.attempts_before(versions)
+            return place.attempts_before(versions), place.was_taken_back(versions)
         try:
             noted = {RUN: place.where.run, CLAIM: place.claim}
             rewind_noted(thread, thread.handle.find_version(target or ""), noted)
@@ -161,6 +166,82 @@ def _furthest(thread: Thread, place: Place) -> str | None:
     return place.furthest(found[::-1])
 
 
+# ── runs that an engine has forked ───────────────────────────────────────────────────────────
+
+
+def _is_foreign(ref: ThreadRef, where: Execution) -> bool:
+    """Whether a pointer leads to a thread of the run that this one is a fork of."""
+    return bool(where.forked_from) and ref.run != where.run
+
+
+def _own_name(ref: ThreadRef, run: str) -> str:
+    """What the thread of a fork is called, whose pointer came from a thread of another run."""
+    return check_name(f"{ref.thread.removesuffix(f'~{ref.run}')}~{run}", "thread name")
+
+
+def _own(
+    store: ThreadStore,
+    ref: ThreadRef,
+    where: Execution,
+    key: Sequence[str | int] = (),
+    slot: int | None = None,
+) -> ThreadRef:
+    """The pointer on a thread of the run's own. A fork's begins with what the workflow stood on, and with
+    siblings of this step that are done in its history; it is made once."""
+    if not _is_foreign(ref, where):
+        return ref
+    name = _own_name(ref, where.run)
+    if (store.thread(name)).head is None:
+        source = _source(store, ref, where)
+        place = place_of(ref, key, slot, where)
+        at = _furthest(source, place) if place.is_early else ref.version
+        # Another step of this run may have come first.
+        with suppress(ThreadExistsError):
+            source.fork(name, at=at, key=f"engine/fork/{where.run}")
+    return replace(ref, thread=name)
+
+
+def _source(store: ThreadStore, ref: ThreadRef, where: Execution) -> Thread:
+    """The thread that a fork is made of. If the other run was a fork itself, it is that one's own, though the
+    pointer may be from before."""
+    thread = store.thread(_own_name(ref, where.forked_from))
+    if thread.head is not None and ref.version is not None:
+        with suppress(VersionNotFoundError):
+            thread.handle.find_version(ref.version)
+            return thread
+    thread = store.thread(ref.thread)
+    if thread.head is None:
+        raise ThreadNotFoundError(f"the thread {ref.thread!r}, which this workflow works on, is gone")
+    return thread
+
+
+def _open_fork(store: ThreadStore, where: Execution, name: str, **options: Any) -> ThreadRef:
+    """:func:`open_thread` in a run that was forked from another: on a thread of its own, in every mode."""
+    own = f"{name}~{where.run}"
+    unforked = replace(where, forked_from="")
+    if options["mode"] == "continue" and (store.thread(own)).head is None:
+        # Where the other run has begun, if it has.
+        version = _opened(store, name, where)
+        _own(store, ThreadRef(name, version), where)
+    try:
+        return open_thread(store, unforked, name=own, **options)
+    except ThreadExistsError:
+        # It was made when this run was forked at a later point, and has gone back since.
+        if _opened(store, own, where) is None:
+            raise
+        return open_thread(store, unforked, name=own, **{**options, "mode": "continue"})
+
+
+def _opened(store: ThreadStore, name: str, where: Execution) -> str | None:
+    """The version at which the first run of the workflow opened a thread; ``None`` if it never did."""
+    thread = store.thread(name)
+    if thread.head is not None:
+        for recorded in thread.steps():
+            if recorded.key == (where.origin, "open"):
+                return recorded.version.id
+    return None
+
+
 # ── verbs ────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -184,6 +265,9 @@ def open_thread(
     are those of ``thread.fork()``.
     """
     name = check_name(name, "thread name")
+    if where.forked_from:
+        options: dict[str, Any] = {"prepare": prepare, "transform": transform}
+        return _open_fork(store, where, name, mode=mode, source=source, system=system, **options)
     if mode == "new":
         version: str | None = _begin(store, where, name)
     elif mode == "continue":
@@ -263,8 +347,12 @@ def append(
 def rewind(store: ThreadStore, ref: ThreadRef, to: ThreadRef, where: Execution) -> ThreadRef:
     """Take back what came after ``to``: once, a retry finds it done. Steps of this run that are still under
     way from a version between the two can't be recorded any more."""
-    if to.version is None or ref.version is None or to.thread != ref.thread:
+    if _is_foreign(to, where):
+        to = replace(to, thread=_own_name(to, where.run))
+    own = _own_name(ref, where.run) if _is_foreign(ref, where) else ref.thread
+    if to.version is None or ref.version is None or to.thread != own:
         raise InvalidValueError("rewind() goes from one version of a thread to another of it", path="to")
+    ref = _own(store, ref, where)
     place = place_of(ref, ("rewind",), None, where)
     thread = store.thread(ref.thread)
     if thread.head is None:

@@ -1,0 +1,79 @@
+"""An agent made with ``run_agent`` on DBOS: a workflow, and the steps of its model and its tools."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from dbos import DBOS
+
+from everthread.engines import (
+    AgentResult,
+    AgentState,
+    Answer,
+    Rewind,
+    ThreadRef,
+    ToolCall,
+    ToolRequest,
+    Turn,
+    run_agent,
+)
+from everthread.engines.dbos import open_thread, step
+from tests.engines.dbos_agent import drawn, world
+
+#: What the model says, by the number of answers that stand in the thread, and the tools that it wants.
+SCRIPT: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("look", ("weigh", "search", "weigh")),
+    ("judge", ("weigh", "judge")),
+    ("done", ()),
+)
+
+
+@DBOS.step()
+async def ask(turn: Turn) -> Answer:
+    async with step(turn.ref, *turn.key) as made:
+        if not made.done:
+            messages = await made.messages.read()
+            text, tools = SCRIPT[sum(each["role"] == "assistant" for each in messages)]
+            made.messages.append({"id": turn.message_id, "role": "assistant", "content": drawn(text)})
+            made.result = [text, [[f"{text}.{slot}", name] for slot, name in enumerate(tools)]]
+    text, calls = made.result
+    return Answer(made.ref, text, [ToolRequest(*each) for each in calls], {"tokens": 1})
+
+
+@DBOS.step()
+async def search(call: ToolCall) -> ThreadRef:
+    async with step(call.ref, *call.key, slot=call.slot) as made:
+        if not made.done:
+            made.messages.append({"role": "tool", "content": drawn(call.id)})
+    return made.ref
+
+
+@DBOS.step()
+async def weigh(call: ToolCall) -> str:
+    """One whose result the loop appends. The first of a turn ends last."""
+    await asyncio.sleep(0.05 if call.slot == 0 else 0)
+    world.visit(f"weighed-{call.turn}.{call.slot}")
+    return drawn(call.id)
+
+
+async def judge(call: ToolCall) -> Any:
+    # The first plan isn't good enough.
+    return Rewind("think again") if call.turn == 2 else "good"
+
+
+@DBOS.workflow()
+async def loop_agent() -> AgentResult:
+    state = AgentState("weaver")
+
+    async def weighed(call: ToolCall) -> str:
+        state.merge_update(weighed=call.id)
+        return await weigh(call)
+
+    return await run_agent(
+        open_thread(system="be brief"),
+        model=ask,
+        tools={"search": search, "weigh": weighed, "judge": judge},
+        message={"role": "user", "content": "go on"},
+        state=state,
+    )
