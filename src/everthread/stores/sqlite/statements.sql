@@ -58,6 +58,8 @@ FROM tag JOIN line ON line.id = tag.line
 LEFT JOIN record ON record.id = (SELECT max(n.id) FROM record n
             WHERE n.id BETWEEN line.id << 32 AND (line.id << 32) + 0xfffffffe)
 WHERE tag.name = ?2 AND tag.value = ?3 AND space = ?1 AND deleted = 0
+    -- A damaged page of the index may name another line: the row itself is asked.
+    AND EXISTS (SELECT 1 FROM tag AS held WHERE held.line = tag.line AND held.name = tag.name AND +held.value = ?3)
 ORDER BY line.name
 
 -- name: tags_of
