@@ -76,3 +76,22 @@ def test_a_damaged_line_is_told(url: str, tmp_path: Path) -> None:
         db.execute("UPDATE line SET parent_seq = 3")
     with everthread.open(url, durability="process") as store, pytest.raises(StateCorruptedError):
         store.thread("t", strict=True)
+
+
+def test_a_damaged_page_of_an_index_brings_no_other_thread_into_a_search(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with everthread.open(f"sqlite:///{path}") as store:
+        for number, name in enumerate(("main", "fork")):
+            thread = store.thread(name)
+            thread.state["n"] = number
+            thread.commit(metadata={"run": number})
+    database = apsw.Connection(str(path))
+    database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    (size,) = next(database.execute("PRAGMA page_size"))
+    (page,) = next(database.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'tag_value'"))
+    database.close()
+    content = bytearray(path.read_bytes())
+    content[content.index(b"run\x01", (page - 1) * size, page * size) + 3] ^= 1
+    path.write_bytes(content)
+    with everthread.open(f"sqlite:///{path}") as store:
+        assert [info.name for info in store.threads(metadata={"run": 0})] == ["main"]
