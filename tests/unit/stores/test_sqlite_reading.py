@@ -85,6 +85,8 @@ def test_a_damaged_page_of_an_index_brings_no_other_thread_into_a_search(tmp_pat
             thread = store.thread(name)
             thread.state["n"] = number
             thread.commit(metadata={"run": number})
+        # The index is filled by who searches.
+        assert [info.name for info in store.threads(metadata={"run": 1})] == ["fork"]
     database = apsw.Connection(str(path))
     database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     (size,) = next(database.execute("PRAGMA page_size"))
