@@ -201,3 +201,21 @@ def test_temporal_agent(tmp_path: Path, temporal_address: str) -> None:
     ]
     assert lines[8].startswith("reset: from version ")
     assert lines[9:] == told
+
+
+def test_agent_loop(tmp_path: Path, temporal_address: str) -> None:
+    found = run("agent_loop.py", temporal_address, folder=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.splitlines() == [
+        "completed after 4 turns, 400 tokens; told: True",
+        "  system: You book journeys.",
+        "  user: Somewhere mild, please.",
+        "  assistant: I look.",
+        "  tool: Oslo, turn 2: 21 °C",
+        "  tool: Lisbon, turn 2: 21 °C",
+        "  tool: checked",
+        "  assistant: Shall I book Lisbon?",
+        "  tool: asked",
+        "  user: Yes.",
+        "  assistant: Booked.",
+    ]
