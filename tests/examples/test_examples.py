@@ -220,3 +220,21 @@ def test_dbos_agent(tmp_path: Path) -> None:
     ]
     assert told[-1] == "  assistant: It is mild in 3 cities."
     assert lines[8:] == ["forked: weather and one of its own", *told, "rewound", *told]
+
+
+def test_agent_loop(tmp_path: Path, temporal_address: str) -> None:
+    found = run("agent_loop.py", temporal_address, folder=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.splitlines() == [
+        "completed after 4 turns, 400 tokens; told: True",
+        "  system: You book journeys.",
+        "  user: Somewhere mild, please.",
+        "  assistant: I look.",
+        "  tool: Oslo, turn 2: 21 °C",
+        "  tool: Lisbon, turn 2: 21 °C",
+        "  tool: checked",
+        "  assistant: Shall I book Lisbon?",
+        "  tool: asked",
+        "  user: Yes.",
+        "  assistant: Booked.",
+    ]

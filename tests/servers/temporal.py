@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -54,11 +55,16 @@ class TemporalServer:
         with (self.folder / "log").open("ab") as log:
             self.pid = detached(command, log, cwd=self.folder)
         deadline = time.monotonic() + _START_S
-        while not _is_open(self.port):
+        while not (_is_open(self.port) and self._is_healthy()):
             if not alive(self.pid) or time.monotonic() > deadline:
                 told = (self.folder / "log").read_text(errors="replace")[-4000:]
                 pytest.fail(f"Temporal doesn't start:\n{told}")
             time.sleep(0.05)
+
+    def _is_healthy(self) -> bool:
+        """Its port is open before it takes calls."""
+        asked = [program(), "operator", "cluster", "health", "--address", self.address]
+        return subprocess.run(asked, capture_output=True, check=False).returncode == 0
 
     def stop(self) -> None:
         stop(self.pid)

@@ -13,7 +13,7 @@ import importlib
 import json
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from hashlib import sha256
 from inspect import isawaitable
 from typing import Any, Final, TypeVar, cast
@@ -35,7 +35,7 @@ from everthread.engines.exchange import (
     Turn,
     WaitForInput,
 )
-from everthread.engines.inbox import Source, checked_id
+from everthread.engines.inbox import Inbox, Source, checked_id
 from everthread.engines.pointers import ThreadRef, latest
 from everthread.engines.state import AgentState
 from everthread.errors import InvalidValueError, ToolVetoError, UsageError
@@ -91,12 +91,19 @@ async def run_agent(
     is found. On every path the state is saved, ``on_session_end`` is told, an owned sandbox is shut down and
     ``on_session_exit`` is told, in this order; only then does it return, or raise what happened.
     """
-    if max_turns is not None and (type(max_turns) is not int or max_turns < 1):
-        raise InvalidValueError("max_turns is 1 at least", path="max_turns")
-    if ref is None and carry is None:
-        raise InvalidValueError("run_agent() needs a ThreadRef: open_thread(…) gives one", path="ref")
+    try:
+        if max_turns is not None and (type(max_turns) is not int or max_turns < 1):
+            raise InvalidValueError("max_turns is 1 at least", path="max_turns")
+        if ref is None and carry is None:
+            raise InvalidValueError("run_agent() needs a ThreadRef: open_thread(…) gives one", path="ref")
+        messages, verbs = _messages(message), engine or _engine_here()
+    except Exception:
+        if isinstance(ref, Coroutine):
+            # Nobody will await it.
+            ref.close()
+        raise
     run = _Run(
-        engine=cast("Engine", engine or _engine_here()),
+        engine=verbs,
         model=model,
         tools=tools or {},
         hooks=hooks,
@@ -110,7 +117,7 @@ async def run_agent(
         recycle=recycle,
         carry=carry,
     )
-    return await run.run(ref, _messages(message), files)
+    return await run.run(ref, messages, files)
 
 
 class _Run:
@@ -172,7 +179,6 @@ class _Run:
             await self._begin(ref, messages, files)
             reason = await self._work()
             if reason is None:
-                await self._save()
                 return self._result(None)
         except (Exception, asyncio.CancelledError) as error:
             # Whatever else is raised is no end of the run: the engine takes it out of memory, or goes on
@@ -291,6 +297,9 @@ class _Run:
                 if self._closed:
                     return "completed"
                 if self._is_due():
+                    # What came in while it was saved is taken first: the next run has another inbox.
+                    if await self._save():
+                        continue
                     return None
                 if self._inbox is None or not await self._receive(self._wait_s):
                     return "completed" if self._closed else "waiting_for_input"
@@ -298,8 +307,11 @@ class _Run:
             if self._max_turns is not None and self.state.turns >= self._max_turns:
                 return "max_turns"
             if self._is_due():
+                if await self._save():
+                    continue
                 return None
-            if await self._turn():
+            # Whoever told something before the last answer is heard.
+            if await self._turn() and not await self._receive(0):
                 return "completed"
 
     def _is_due(self) -> bool:
@@ -324,7 +336,7 @@ class _Run:
         if name in self._taken:
             return False
         before = self._ref
-        after = await self._engine.append(before, message, key=["message", name])
+        after = await self._engine.append(before, message)
         self._taken[name] = None
         self._move(after)
         return after.version != before.version
@@ -503,8 +515,8 @@ class _Run:
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────
 
-    async def _save(self) -> None:
-        """Save tasks and fields that changed."""
+    async def _save(self) -> bool:
+        """Save tasks and fields that changed; whether there were any."""
         now = self.state.slice() if self._has_state else {}
         update = {
             name: value
@@ -514,11 +526,13 @@ class _Run:
         if update:
             self._move(await self._engine.save(self._ref, update, key=["state", self._ref.version or ""]))
             self._saved = now
+        return bool(update)
 
     async def _end(self, reason: Reason) -> None:
         """What is to be done on every path, in this order."""
         self._set_status(_STATUS_AT_END[reason])
         if self.state.ref is not None:
+            await self._attempt("messages that were told weren't kept", self._close_inbox)
             # Also the first thing that an engine refuses which only takes the workflow out of memory.
             await self._attempt("the state wasn't saved", self._save)
             await self._attempt("the end wasn't recorded", self._record_end, reason)
@@ -530,6 +544,14 @@ class _Run:
             await self._attempt("the sandbox wasn't shut down", self._leave_sandbox, self.state.sandbox_id)
         await self._fire("on_session_exit", self.state.sandbox_id, self._snapshot, self.state.ref)
 
+    async def _close_inbox(self) -> None:
+        """From here on whoever tells something is refused; what was told already stands in the thread."""
+        if isinstance(self._inbox, Inbox):
+            self._inbox.close()
+            for message in await self._inbox(0) or []:
+                if message is not None:
+                    await self._take(message)
+
     async def _record_end(self, reason: Reason) -> None:
         self._move(await self._engine.end(self._ref, reason))
 
@@ -540,7 +562,7 @@ class _Run:
         assert self._sandbox.destroy is not None
         await self._sandbox.destroy(name)
 
-    async def _attempt(self, failure: str, step: Callable[..., Awaitable[None]], *args: Any) -> None:
+    async def _attempt(self, failure: str, step: Callable[..., Awaitable[Any]], *args: Any) -> None:
         """Do a part of the end; a failure is a warning, and masks nothing."""
         try:
             await step(*args)

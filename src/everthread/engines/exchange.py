@@ -126,9 +126,15 @@ class Engine(Protocol):
     """The verbs that the loop needs. Each is a step: done once, whatever is replayed."""
 
     def append(
-        self, ref: ThreadRef, message: Mapping[str, Any], *, key: Sequence[Any], slot: int | None = None
+        self,
+        ref: ThreadRef,
+        message: Mapping[str, Any],
+        *,
+        key: Sequence[Any] | None = None,
+        slot: int | None = None,
     ) -> Awaitable[ThreadRef]:
-        """Append a message under its id; one that is there already changes nothing."""
+        """Append a message under its id. One that is there already changes nothing, not the pointer either.
+        ``key`` and ``slot`` are those of a tool."""
 
     def rewind(self, ref: ThreadRef, to: ThreadRef) -> Awaitable[ThreadRef]:
         """Go back from ``ref`` to ``to``."""

@@ -493,6 +493,55 @@ async def test_a_waiting_run_can_go_on_without_a_message(url: str) -> None:
         assert await w.said() == ["may I?", "asked", "thanks"]
 
 
+@to_its_end
+async def test_what_is_told_during_the_last_turn_is_heard(url: str) -> None:
+    async with world(url, [("one", ()), ("two", ())]) as (w, ref):
+        inbox = Inbox()
+
+        async def model(turn: Turn) -> Answer:
+            answer = await w.model(turn)
+            if turn.number == 1:
+                inbox.put(user("wait"))
+            return answer
+
+        result = await run_agent(ref, engine=w.engine, model=model, inbox=inbox)
+        assert (result.turns, await w.said()) == (2, ["one", "wait", "two"])
+        with pytest.raises(UsageError, match="closed"):
+            inbox.put(user("too late", "m2"))
+
+
+@to_its_end
+async def test_what_is_told_while_the_run_is_handed_on_is_taken_first(url: str) -> None:
+    async with world(url, [("one", ()), ("two", ())]) as (w, ref):
+        inbox, state, plain_save = Inbox(), AgentState(), w.engine.save
+
+        async def save(*args: Any, **kwargs: Any) -> ThreadRef:
+            saved = await plain_save(*args, **kwargs)
+            inbox.put(user("hello", "m2"))
+            return saved
+
+        w.engine.save = save  # type: ignore[method-assign]
+        state.merge_update(n=1)
+        cut = await w.run(ref, message=user("go"), inbox=inbox, chat=True, state=state, recycle=lambda: True)
+        assert (cut.reason, len(inbox), await w.said()) == (None, 0, ["go", "hello"])
+        # It isn't closed: another run goes on.
+        assert inbox.put(user("more", "m3"))
+
+
+@to_its_end
+async def test_what_was_told_before_a_failure_stands_in_the_thread(url: str) -> None:
+    async with world(url) as (w, ref):
+        inbox = Inbox()
+
+        async def model(turn: Turn) -> Answer:
+            inbox.put(user("hello"))
+            raise LookupError("no model")
+
+        with pytest.raises(LookupError):
+            await run_agent(ref, engine=w.engine, model=model, inbox=inbox)
+        assert await w.said() == ["hello"]
+
+
 @pytest.mark.parametrize("message", [{"role": "user"}, {"id": ""}, {"id": 7}, "text", None])
 def test_a_message_without_an_id_is_refused(message: Any) -> None:
     inbox = Inbox()
@@ -839,6 +888,8 @@ async def test_bad_calls_say_what_to_do(url: str) -> None:
         ):
             with pytest.raises(InvalidValueError, match=words):
                 await w.run(ref, **options)
+        with pytest.raises(InvalidValueError, match="max_turns"):
+            await w.run(w.engine.open_thread("u"), max_turns=-1)
         with pytest.raises(InvalidValueError, match="open_thread"):
             await w.run(None)
         with pytest.raises(UsageError, match="engine="):

@@ -12,8 +12,8 @@ with framework("temporal"):
 
 __all__ = [
     "EverthreadPlugin",
-    "ThreadSession",
     "PayloadDriver",
+    "ThreadSession",
     "append",
     "blocking_store",
     "end",

@@ -127,14 +127,12 @@ async def save_conversation_activity(ref: ThreadRef, history: list[Any], place: 
 
 @dataclass(frozen=True)
 class Forwarded:
-    """Which checkpoint, and how its bytes are to be read. ``unchanged`` are the channels that are as they
-    were at the checkpoint before."""
+    """Which checkpoint, and how its bytes are to be read."""
 
     thread_id: str
     checkpoint_ns: str
     parent_id: str | None
     kind: str
-    unchanged: list[str]
     prefix: str
     subject: str | None = None
 
@@ -155,10 +153,6 @@ def _config(place: Forwarded, checkpoint_id: str | None) -> dict[str, Any]:
 async def put_checkpoint_activity(place: Forwarded, data: bytes) -> None:
     saver = _saver(place.prefix, place.subject)
     checkpoint, metadata, versions = saver.serde.loads_typed((place.kind, data))
-    if place.unchanged:
-        before = await saver.aget_tuple(_config(place, place.parent_id))
-        values = before.checkpoint["channel_values"] if before is not None else {}
-        checkpoint["channel_values"].update({name: values[name] for name in place.unchanged})
     await saver.aput(_config(place, place.parent_id), checkpoint, metadata, versions)
 
 
