@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import everthread
@@ -68,6 +70,9 @@ def live(store: Store) -> dict[str, Any]:
         thread.commit(label=CANARY, key=f"{NAME} {number}", metadata={"tag": CANARY})
     with thread.step(NAME) as step:
         step.result = CANARY
+    with tempfile.TemporaryDirectory(prefix=CANARY) as folder:
+        Path(folder, NAME).write_text(CANARY)
+        thread.attach_workspace(folder)
     head = thread.head
     assert head is not None
     fork = thread.fork(f"{NAME} fork")
@@ -110,7 +115,7 @@ STORE: dict[str, Call] = {
     "search": lambda s, n, k, f: [list(s.search(CANARY)), list(s.search(n))],
     "scan": lambda s, n, k, f: [_drain(s.scan(CANARY)), _drain(s.scan(n))],
     "redact": lambda s, n, k, f: str(s.redact(CANARY)),
-    "erase": lambda s, n, k, f: str(s.erase(NAME)),
+    "erase": lambda s, n, k, f: [str(report := s.erase(NAME)), str(report.unreached)],
     "erasure_reports": lambda s, n, k, f: str(_drain(s.erasure_reports())),
     "stats": lambda s, n, k, f: str(s.stats()),
     "verify": lambda s, n, k, f: str(s.verify()),
@@ -130,6 +135,7 @@ STORE_APART = {
 }
 
 THREAD: dict[str, Call] = {
+    "attach_workspace": lambda s, n, k, f: _recorded(s, n, f),
     "at": lambda s, n, k, f: _shown_past(s.thread(n).at(k["head"])),
     "diff": lambda s, n, k, f: str(s.thread(n).diff(k["head"], k["head"])),
     "rewind": lambda s, n, k, f: s.thread(n).rewind(k["head"]),
@@ -181,6 +187,14 @@ def _shown_past(past: Any) -> list[Any]:
 def _stepped(store: Store, name: str) -> Any:
     with store.thread(name).step(NAME) as step:
         return step.result if step.done else None
+
+
+def _recorded(store: Store, name: str, folder: str) -> str:
+    path = os.path.join(folder, f"folder-{os.urandom(4).hex()}")
+    os.mkdir(path)
+    thread = store.thread(name)
+    thread.attach_workspace(path)
+    return str(thread.diff(None, files=True).files)
 
 
 def _locked(store: Store, name: str) -> Any:

@@ -103,7 +103,7 @@ def play_hostile(seed: int, seconds: float) -> tuple[int, list[str]]:
                 rounds += 1
                 with suppress(OSError):
                     _write(root / "d", f"f{rng.randrange(30)}", f"mine {rng.random()}")
-                for work in (lambda: thread.commit(), lambda: thread.rewind(first or 1, files=True)):
+                for work in (thread.commit, lambda: thread.rewind(first or 1, files=True)):
                     with suppress(EverthreadError, OSError):
                         work()
                     thread.discard()

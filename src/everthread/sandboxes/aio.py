@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -54,12 +55,15 @@ class AsyncFiles(AwaitedFace):
         self.thread = thread
         self._options: dict[str, Any] = {"subject": subject, "limits": limits}
         self._files: Files | None = None
+        #: Its handle is for one worker thread at a time.
+        self._lock = threading.Lock()
 
     async def _do(self, call: Callable[[Files], T]) -> T:
         def work(store: Any) -> T:
-            if self._files is None:
-                self._files = Files(store.thread(self.thread.name), **self._options)
-            return call(self._files)
+            with self._lock:
+                if self._files is None:
+                    self._files = Files(store.thread(self.thread.name), **self._options)
+                return call(self._files)
 
         return await on_worker(self.thread, work)
 
@@ -181,9 +185,14 @@ class AsyncSandbox(AwaitedFace):
         self.sandbox = sandbox
         self.id = sandbox.id
         self.path = sandbox.path
+        self._lock = threading.Lock()
 
     async def _do(self, call: Callable[[Sandbox], T]) -> T:
-        made: T = await self._run(lambda store: call(self.sandbox))
+        def work(store: Any) -> T:
+            with self._lock:
+                return call(self.sandbox)
+
+        made: T = await self._run(work)
         return made
 
     @asynccontextmanager

@@ -38,6 +38,9 @@ _LARGE = 64 * 1024
 #: Items between two that are wanted which it is cheaper to read along.
 _GAP = 8
 
+#: Superseded contents are left in the log until they are more than those in use, and this many.
+RELEASE_FROM = 256
+
 Item = dict[str, Any]
 
 
@@ -49,6 +52,8 @@ class Contents:
         self._handle = thread.handle
         #: Not committed yet, by id.
         self._pending: dict[bytes, Item] = {}
+        #: How many items were worth looking through when that was last done.
+        self._released = 0
         #: About how many bytes these are.
         self.pending_bytes = 0
 
@@ -131,6 +136,32 @@ class Contents:
 
     def _holds(self, id_: bytes) -> bool:
         return id_ in self._pending or self._handle.log(LOG).find(id_) is not None
+
+    def release(self, live: Iterable[bytes]) -> None:
+        """Take contents out of the log that neither these ids nor what they are made from need, if these are
+        more than half. Versions before keep theirs; when retention takes them, the bytes go as well."""
+        log = self._handle.log(LOG)
+        ids: list[bytes] = []
+        needs: dict[bytes, list[bytes]] = {}
+        for start in range(0, len(log), _SPAN):
+            for item in log.read(start, start + _SPAN):
+                ids.append(item["id"])
+                needs[item["id"]] = [*([item["base"]] if "base" in item else []), *item.get("parts", ())]
+        needed: set[bytes] = set()
+        left = list(live)
+        while left:
+            id_ = left.pop()
+            if id_ not in needed:
+                needed.add(id_)
+                left += needs.get(id_, ())
+        kept = [index for index, id_ in enumerate(ids) if id_ in needed]
+        self._released = 2 * len(kept)
+        if 2 * len(kept) < len(ids):
+            self._handle.drop_items(LOG, [(index, index + 1) for index in kept])
+
+    def is_crowded(self, live: int) -> bool:
+        """Whether the log holds so much more than the tree needs that looking through it is worth while."""
+        return len(self._handle.log(LOG)) > max(2 * live, self._released) + RELEASE_FROM
 
     def settle(self) -> None:
         """What was pending is committed, or discarded."""

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from everthread.arguments import counted
-from everthread.errors import ErasedError, InvalidStateError, InvalidValueError, LimitError, StorageWriteError
+from everthread.errors import (
+    ErasedError,
+    EverthreadError,
+    InvalidStateError,
+    InvalidValueError,
+    LimitError,
+    StorageWriteError,
+)
 from everthread.sandboxes.chunks import PIECE_BYTES_MAX, content_id, cut, parts_id
 from everthread.sandboxes.disk import (
     Folder,
@@ -337,18 +344,20 @@ def save_directory(
         with Folder(path) as folder:
             saving = _Saving(files, folder, cache if cache is not None else StatCache(), choice)
             tree = saving.run()
+        known = saving.known
+        changed = [text for text, entry in tree.items() if known.get(text) != entry]
+        gone = [text for text in known if text not in tree]
+        added = sum(text not in known for text in changed)
+        for text in changed:
+            files.set_entry(text, tree[text])
+        for text in gone:
+            files.set_entry(text, None)
+        snapshot = files.save(label, metadata)
     except BaseException:
-        files.discard()
+        # The directory says all there is to say: what was about to be saved is read again.
+        with suppress(EverthreadError):
+            files.discard()
         raise
-    known = saving.known
-    changed = [text for text, entry in tree.items() if known.get(text) != entry]
-    gone = [text for text in known if text not in tree]
-    added = sum(text not in known for text in changed)
-    for text in changed:
-        files.set_entry(text, tree[text])
-    for text in gone:
-        files.set_entry(text, None)
-    snapshot = files.save(label, metadata)
     saving.note(gone)
     return Saved(
         snapshot=snapshot,

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from everthread.arguments import check_name
+from everthread.arguments import check_name, with_extra
 from everthread.errors import (
     ErasedError,
     InvalidStateError,
     InvalidValueError,
     LimitError,
+    MissingDependencyError,
     NotFoundError,
     UsageError,
 )
@@ -43,6 +44,7 @@ from everthread.values import Personal
 
 if TYPE_CHECKING:
     from everthread.sandboxes.directory import Restored, Saved
+    from everthread.sandboxes.file_system import EverthreadFileSystem
     from everthread.threads.sync.handle import AnyVersion
 
 
@@ -151,6 +153,14 @@ class FilesView:
             [each.content for each in entries.values() if each.content], self._state
         )
         return {path: contents.get(each.content, b"") for path, each in entries.items()}
+
+    def file_system(self) -> EverthreadFileSystem:
+        """The same for fsspec. Raises :class:`MissingDependencyError` if fsspec isn't installed."""
+        try:
+            from everthread.sandboxes.file_system import EverthreadFileSystem
+        except ModuleNotFoundError as error:
+            raise MissingDependencyError(f"this needs fsspec: {with_extra('fsspec')}") from error
+        return EverthreadFileSystem(self)
 
     def _entry(self, text: str) -> Entry:
         tree = self._tree
@@ -415,6 +425,9 @@ class Files(FilesView):
         if TREE not in state and self.thread.head is None:
             # An empty tree is one, too.
             state[TREE] = {}
+        if self._is_edited and self._contents.is_crowded(len(tree)):
+            entries = (FileEntry.unpack(entry, text) for text, entry in tree.items() if type(entry) is bytes)
+            self._contents.release(entry.content for entry in entries if entry.content)
         version = self.thread.commit(label, metadata, key)
         if self.thread.handle.head is not None and self.thread.handle.head.version.id == version.id:
             self._contents.settle()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from everthread.arguments import counted
 from everthread.codec import records
 from everthread.errors import EverthreadError
 from everthread.stores.contract import StaleCell
@@ -67,16 +68,15 @@ def known_folders(core: Core, space: str | None = None) -> list[KnownFolder]:
 
 
 def unreached_folders(core: Core) -> tuple[str, ...]:
-    """What the certificate of an erasure says of them; of all namespaces, as an erasure goes."""
-    spaces = dict.fromkeys(
-        [core.space, *(line.space.partition("\0")[0] for line in core.backend.every_line())]
-    )
-    folders = [folder for space in spaces for folder in known_folders(core, space)]
+    """What the certificate of an erasure says of them. An erasure goes through all namespaces; folders of
+    other tenants are counted, and not named."""
+    found = known_folders(core)
     named = [
-        f"the folder {each.path} on {each.host}, where files were written" for each in folders[:_NAMED_MAX]
+        f"the folder {each.path} on {each.host}, where files were written" for each in found[:_NAMED_MAX]
     ]
-    more = len(folders) - len(named)
-    return (*named, f"{more:,} more folders where files were written") if more > 0 else tuple(named)
+    spaces = {line.space.partition("\0")[0] for line in core.backend.every_line()} - {core.space}
+    others = len(found) - len(named) + sum(len(known_folders(core, space)) for space in spaces)
+    return (*named, f"{counted(others, 'other folder')} where files were written") if others else tuple(named)
 
 
 def _name(path: str) -> str:

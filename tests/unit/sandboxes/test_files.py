@@ -19,7 +19,7 @@ from everthread.errors import (
     StateCorruptedError,
     UsageError,
 )
-from everthread.sandboxes import FileLimits, Files, SnapshotRef
+from everthread.sandboxes import FileLimits, Files, SnapshotRef, contents
 from everthread.sandboxes.contents import DEPTH_MAX, LOG
 from everthread.sandboxes.edits import apply_edits, find_edits
 from everthread.sandboxes.paths import bytes_text, path_text, text_bytes
@@ -316,6 +316,37 @@ def test_retention_keeps_what_kept_versions_hold(store: Store) -> None:
     store.gc(Retention(keep_last=2))
     files = Files(store.thread("t"))
     assert {each.path: files.read(each.path) for each in files.list()} == kept
+    assert store.verify()
+
+
+def test_superseded_contents_go_with_the_versions_that_held_them(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contents, "RELEASE_FROM", 10)
+    rng, files = random.Random(4), Files(store.thread("t"))
+    files.write("stays", rng.randbytes(5_000))
+    lines = [rng.randbytes(20).hex() for _ in range(100)]
+    kept = []
+    for turn in range(60):
+        # More than a chunk of a log holds: a chunk goes when nothing in it is needed.
+        files.write("f", rng.randbytes(90_000))
+        lines[turn] = f"turn {turn}"
+        files.write("edited", "\n".join(lines))
+        kept.append((files.save(), files.read("f"), files.read("edited")))
+    assert len(store.thread("t").handle.log(LOG)) < 60
+    for snapshot, data, edited in kept:
+        view = Files(store.thread("t")).at(snapshot)
+        assert (view.read("f"), view.read("edited")) == (data, edited)
+    before = store.stats().bytes
+    store.gc(Retention(keep_last=1))
+    assert store.stats().bytes < 0.6 * before
+    files = Files(store.thread("t"))
+    assert (files.read("f"), files.read("edited")) == kept[-1][1:]
+    assert len(files.read("stays")) == 5_000
+    # What was superseded may come back.
+    files.write("f", kept[0][1])
+    files.save()
+    assert Files(store.thread("t")).read("f") == kept[0][1]
     assert store.verify()
 
 

@@ -352,6 +352,16 @@ class Handle:
             return newest[before : before + stop - start]
         return self.core.reader.items(line, log, start, stop, recent, self.open_seal)
 
+    def drop_items(self, log: str, kept: list[tuple[int, int]]) -> None:
+        """Take all items out of a log but those at these indices (start, stop), in order; to be committed.
+        Versions before keep what they had."""
+        items = self.log(log)
+        stop = items._current.length
+        for start, end in [*reversed(kept), (0, 0)]:
+            if stop > end:
+                items._splice(end, stop - end, [], [])
+            stop = start
+
     def upsert(self, log: str, item: Any) -> None:
         """Append an item to a log, or put it in the place of the one that has its id; to be committed."""
         self.log(log)._upsert(item, item["id"], None)
