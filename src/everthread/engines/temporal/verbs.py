@@ -58,9 +58,15 @@ async def rewind(ref: ThreadRef, to: ThreadRef, **options: Any) -> ThreadRef:
 
 
 async def end(ref: ThreadRef, reason: str = "completed", **options: Any) -> ThreadRef:
-    """Record why the run ends, as its last step, and free the thread for others. Without it a run that is
-    reset to its very end would leave the thread where the run before had brought it."""
-    return await workflow.execute_activity(end_activity, args=[ref, reason], **{**_OPTIONS, **options})
+    """Record why the run ends, as its last step, and free the thread for others. A run that is reset to its
+    very end brings the thread back to where this run had brought it."""
+    while True:
+        # A reset draws a new one. If that comes with the answer, the run before has recorded it: its thread
+        # may have gone elsewhere since.
+        seed = workflow.random_seed()
+        ref = await workflow.execute_activity(end_activity, args=[ref, reason], **{**_OPTIONS, **options})
+        if workflow.random_seed() == seed:
+            return ref
 
 
 def recycle_due(*, events_max: int | None = None, bytes_max: int | None = None) -> bool:
