@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -54,7 +55,7 @@ class TemporalServer:
         with (self.folder / "log").open("ab") as log:
             self.pid = detached(command, log, cwd=self.folder)
         deadline = time.monotonic() + _START_S
-        while not _is_open(self.port):
+        while not (_is_open(self.port) and _is_healthy(self.address)):
             if not alive(self.pid) or time.monotonic() > deadline:
                 told = (self.folder / "log").read_text(errors="replace")[-4000:]
                 pytest.fail(f"Temporal doesn't start:\n{told}")
@@ -75,6 +76,12 @@ def _is_open(port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _is_healthy(address: str) -> bool:
+    """Its port is open some time before it takes calls."""
+    asked = [program(), "operator", "cluster", "health", "--address", address]
+    return subprocess.run(asked, capture_output=True, check=False).returncode == 0
 
 
 def _start_shared(folder: Path) -> dict[str, Any]:
