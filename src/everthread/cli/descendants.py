@@ -66,7 +66,7 @@ class Descendants:
         try:
             stands = thread.head if child.is_open else thread.at(child.version or "").version
             node["has_gone_on"] = not child.is_open and stands.id != thread.head.id
-            node["subagents"] = self.of(thread.at(stands).state.plain(), depth - 1)
+            node["subagents"] = self.of(thread.at(stands).state, depth - 1)
         except NotFoundError:
             # The thread was deleted and made anew, or the version was pruned.
             node["is_gone"] = True

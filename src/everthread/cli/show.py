@@ -104,7 +104,7 @@ def _show_tree(call: Invocation, store: Store, thread: Thread, stands: Version) 
     from everthread.cli.descendants import Descendants
 
     tree = Descendants(store)
-    found = tree.of(thread.at(stands).state.plain())
+    found = tree.of(thread.at(stands).state)
     data = {
         "thread": thread.name,
         "version": version_data(stands),

@@ -11,6 +11,7 @@ import msgspec
 from everthread.sessions.records import moment_or_none
 from everthread.sessions.tasks import OWN, own_part
 from everthread.sessions.usage import Usage
+from everthread.threads.document import TrackedDict
 
 #: In the session's own part of the document: an entry for each child, by the key of its newest task.
 CHILDREN: Final = "subagents"
@@ -66,12 +67,15 @@ _OPTIONAL = ("version", "source", "reason", "parent", "parent_version", "print")
 
 
 def children_in(document: Mapping[str, Any]) -> list[Child]:
-    """The children that a plain document knows, the oldest first. What makes no sense there is left out."""
+    """The children that a document knows, tracked or plain, the oldest first. What makes no sense there is
+    left out."""
     own = document.get(OWN)
     stored = own.get(CHILDREN) if isinstance(own, Mapping) else None
     if not isinstance(stored, Mapping):
         return []
-    found = (_child(key, fields) for key, fields in stored.items())
+    # A tracked one is read as a whole at once; the rest of the document may be large.
+    plain = stored.plain() if isinstance(stored, TrackedDict) else stored
+    found = (_child(key, fields) for key, fields in plain.items())
     return [child for child in found if child is not None]
 
 
@@ -99,7 +103,7 @@ def put_child(state: Any, child: Child) -> None:
     before goes: there is one entry for each child."""
     stored = own_part(state).setdefault(CHILDREN, {})
     if not child.is_open:
-        for other in children_in({OWN: {CHILDREN: stored.plain()}}):
+        for other in children_in(state):
             same = (other.name, other.thread) == (child.name, child.thread)
             if other.key != child.key and same and not other.is_open:
                 del stored[other.key]

@@ -187,7 +187,7 @@ def _code(parent: Any) -> Any:
 def subagents_of(thread: Any) -> list[Child]:
     """The children of a thread where it stands, the oldest first: of a thread, a session, or what
     ``thread.at(version)`` gives."""
-    return children_in(thread.state.plain())
+    return children_in(thread.state)
 
 
 @overload

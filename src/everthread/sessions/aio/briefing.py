@@ -91,7 +91,7 @@ async def _open_children(records: AsyncSessionRecords, limit: int) -> list[tuple
     """Subagents without a result, and how the last run on the thread of each stands."""
     core = records.thread.core
     found: list[tuple[Child, str | None]] = []
-    for child in children_in(records.thread.state.plain()):
+    for child in children_in(records.thread.state):
         if child.is_open and len(found) < limit:
             line = await core.find(child.thread) if child.mode != "parent" else None
             status = None if line is None else await newest_status(core, line.line.uid.hex())

@@ -87,7 +87,7 @@ def _open_children(records: SessionRecords, limit: int) -> list[tuple[Child, str
     """Subagents without a result, and how the last run on the thread of each stands."""
     core = records.thread.core
     found: list[tuple[Child, str | None]] = []
-    for child in children_in(records.thread.state.plain()):
+    for child in children_in(records.thread.state):
         if child.is_open and len(found) < limit:
             line = core.find(child.thread) if child.mode != "parent" else None
             status = None if line is None else newest_status(core, line.line.uid.hex())

@@ -217,7 +217,7 @@ async def _make(thread: AsyncThread) -> None:
 
 
 def _open_child(thread: AsyncThread, name: str, call_id: str) -> Child | None:
-    for child in children_in(thread.state.plain()):
+    for child in children_in(thread.state):
         if child.is_open and (child.name, child.call) == (name, call_id):
             return child
     return None
@@ -289,7 +289,7 @@ async def _former(thread: AsyncThread, name: str, of: str | None) -> Child | Non
     is ``of``; ``None`` if there is none, or ``of`` is the parent itself."""
     if of == thread.name:
         return None
-    for child in reversed(children_in(thread.state.plain())):
+    for child in reversed(children_in(thread.state)):
         if child.name != name or child.is_open or child.mode == "parent":
             continue
         if of in (None, child.thread, child.call) and await thread.core.find(child.thread) is not None:
@@ -420,7 +420,7 @@ async def _record_end(
 
 
 def _child_of(state: Any, task: Task) -> Child | None:
-    return next((each for each in children_in(state.plain()) if each.key == task.key), None)
+    return next((each for each in children_in(state) if each.key == task.key), None)
 
 
 def _fit(spec: Spec, answer: Any) -> Outcome:

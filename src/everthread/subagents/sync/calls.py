@@ -214,7 +214,7 @@ def _make(thread: Thread) -> None:
 
 
 def _open_child(thread: Thread, name: str, call_id: str) -> Child | None:
-    for child in children_in(thread.state.plain()):
+    for child in children_in(thread.state):
         if child.is_open and (child.name, child.call) == (name, call_id):
             return child
     return None
@@ -283,7 +283,7 @@ def _former(thread: Thread, name: str, of: str | None) -> Child | None:
     is ``of``; ``None`` if there is none, or ``of`` is the parent itself."""
     if of == thread.name:
         return None
-    for child in reversed(children_in(thread.state.plain())):
+    for child in reversed(children_in(thread.state)):
         if child.name != name or child.is_open or child.mode == "parent":
             continue
         if of in (None, child.thread, child.call) and thread.core.find(child.thread) is not None:
@@ -412,7 +412,7 @@ def _record_end(spec: Spec, thread: Thread, task: Task, made: Outcome, known: Ch
 
 
 def _child_of(state: Any, task: Task) -> Child | None:
-    return next((each for each in children_in(state.plain()) if each.key == task.key), None)
+    return next((each for each in children_in(state) if each.key == task.key), None)
 
 
 def _fit(spec: Spec, answer: Any) -> Outcome:
