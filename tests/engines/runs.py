@@ -54,6 +54,8 @@ class Bench:
         self.url = url or f"sqlite:///{folder}/agent.db"
         self.world = World(folder / "world")
         self.client: Any = None
+        #: How many workers were killed from outside.
+        self.killed = 0
         self._processes: list[subprocess.Popen[bytes]] = []
         self._ids = itertools.count(1)
 
@@ -73,16 +75,31 @@ class Bench:
             self.client = await Client.connect(self.address)
         return self.client
 
-    def start_worker(self, sticky_s: float = 1.0) -> subprocess.Popen[bytes]:
+    def start_worker(self, sticky_s: float = 1.0, **settings: str) -> subprocess.Popen[bytes]:
         """A worker in a process of its own, which can be killed."""
         command = [sys.executable, "-m", "tests.engines.worker", self.address, self.queue, self.url]
         folder = self.world.folder
         with (folder / "worker.log").open("ab") as log:
             made = subprocess.Popen(
-                [*command, str(folder), str(sticky_s)], cwd=ROOT, stdout=log, stderr=log, env={**os.environ}
+                [*command, str(folder), str(sticky_s)],
+                cwd=ROOT,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **settings},
             )
         self._processes.append(made)
         return made
+
+    def living_workers(self) -> int:
+        return sum(each.poll() is None for each in self._processes)
+
+    def kill_workers(self) -> None:
+        """At whatever they are."""
+        for each in self._processes:
+            if each.poll() is None:
+                each.kill()
+                each.wait()
+                self.killed += 1
 
     def stop_workers(self) -> None:
         for each in self._processes:
@@ -119,9 +136,9 @@ class Bench:
         assert len(contents) == len(said.contents), (contents, said.contents)
         for content, wanted in zip(contents, said.contents, strict=True):
             assert wanted in (content, number_of(content)), (contents, said.contents)
-        assert len({message["id"] for message in messages}) == len(messages)
-        assert (document.get("turns", 0), document.get("tools", 0)) == (said.turns, said.tools)
-        assert document.get("last") == said.last
+        assert len({message["id"] for message in messages}) == len(messages), messages
+        found = (document.get("turns", 0), document.get("tools", 0), document.get("last"))
+        assert found == (said.turns, said.tools, said.last), (found, said)
         return contents
 
 
@@ -153,13 +170,14 @@ async def told_by(history: WorkflowHistory) -> Said:
             said.contents += [message["content"] for message in messages]
         elif name == "everthread.rewind":
             before = max(at for at, text in enumerate(said.contents) if not text.startswith("#"))
+            said.tools -= len(said.contents) - before - 1
             said.contents, said.turns = said.contents[:before], said.turns - 1
             said.last = None if not said.turns else said.last
         elif name == "ask_model":
             (answer,) = await converter.decode(result, [Answer])
             said.contents.append(answer.text)
             said.turns, said.last = said.turns + 1, answer.text
-        elif name in ("use_tool", "use_blocking_tool", "pay"):
+        elif name in ("use_tool", "use_blocking_tool", "pay", "pay_unseen"):
             (tool,) = await converter.decode(result, [Found])
             if not tool.refused:
                 said.contents.append(tool.number)

@@ -18,11 +18,10 @@ from temporalio.plugin import SimplePlugin
 from temporalio.worker import Replayer, Worker
 
 import everthread
-from everthread.engines import Execution
-from everthread.engines.aio import steps
 from everthread.engines.temporal import EverthreadPlugin, activities
 from tests.engines.careless import Careless, Wrong, echo, tell_wrong
 from tests.engines.runs import Bench, reset, shape, until, workflow_tasks
+from tests.engines.unguarded import remove_guard
 from tests.engines.workflows import Agent, Task
 
 SAVED = Path(__file__).parent / "histories"
@@ -76,7 +75,9 @@ def test_a_reset_to_every_workflow_task_takes_the_thread_along(bench: Bench) -> 
         async with bench.worker():
             handle = await bench.begin("work 1 2")
             await handle.result()
-            for event_id in workflow_tasks(await handle.fetch_history()):
+            tasks = workflow_tasks(await handle.fetch_history())
+            # At last to the very end of the first run, where nothing is left to do for it.
+            for event_id in (*tasks, tasks[0], tasks[-1]):
                 again = await reset(bench.client, handle, event_id)
                 await again.result()
                 assert len(await bench.check(again)) == 6
@@ -164,28 +165,6 @@ def _without_heartbeats(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(activities, "_interval_s", interval_s)
 
 
-def _without_guard(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps as they would be without runs, attempts and pointers."""
-    plain = steps.AsyncEngineStep.__init__
-
-    def init(self: Any, thread: Any, place: Any, attempt: int, **options: Any) -> None:
-        plain(self, thread, place, 1, **{**options, "run": None, "base": None})
-
-    class Unguarded(steps.AsyncEngineStep):
-        __init__ = init  # type: ignore[assignment]
-
-        async def __aenter__(self) -> Any:
-            entered = await super().__aenter__()
-            self._stood = None
-            return entered
-
-    async def join(thread: Any, where: Execution) -> None:
-        await thread.refresh()
-
-    monkeypatch.setattr(steps, "AsyncEngineStep", Unguarded)
-    monkeypatch.setattr(steps, "_join", join)
-
-
 @pytest.mark.parametrize("guard", ["on", "off"])
 @pytest.mark.parametrize("cause", ["retry", "reset", "rewind"])
 def test_a_worker_that_wakes_too_late_writes_nothing(
@@ -193,7 +172,7 @@ def test_a_worker_that_wakes_too_late_writes_nothing(
 ) -> None:
     """It stands still in a step; the work goes on elsewhere, and isn't recorded yet when it wakes up."""
     if guard == "off":
-        _without_guard(monkeypatch)
+        remove_guard(monkeypatch.setattr)
     _without_heartbeats(monkeypatch, "use_tool" if cause == "rewind" else "ask_model")
 
     async def scenario() -> None:

@@ -4,6 +4,7 @@ STORE WORLD``."""
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -14,6 +15,7 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 from everthread.engines.temporal import EverthreadPlugin
+from tests.engines.unguarded import remove_guard
 from tests.engines.workflows import Agent
 from tests.engines.world import Agency, World
 
@@ -23,12 +25,13 @@ async def run(address: str, queue: str, url: str, folder: str, sticky_s: str = "
     plugin = EverthreadPlugin({"url": url, "durability": "process"}, sticky=sticky)
     client = await Client.connect(address, plugins=[plugin])
     world = World(Path(folder))
+    agency = Agency(world, is_deaf="DEAF" in os.environ)
     with ThreadPoolExecutor(8) as pool:
         async with Worker(
             client,
             task_queue=queue,
             workflows=[Agent],
-            activities=Agency(world).activities,
+            activities=agency.activities,
             activity_executor=pool,
         ):
             world.note("worker")
@@ -36,4 +39,6 @@ async def run(address: str, queue: str, url: str, folder: str, sticky_s: str = "
 
 
 if __name__ == "__main__":
+    if os.environ.get("GUARD") == "off":
+        remove_guard()
     asyncio.run(run(*sys.argv[1:]))

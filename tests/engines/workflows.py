@@ -34,6 +34,7 @@ class Task:
     #: Goes on waiting for input after an answer.
     is_chat: bool = False
     events_max: int | None = None
+    bytes_max: int | None = None
     #: Carried over by continue-as-new.
     ref: ThreadRef | None = None
     turns: int = 0
@@ -103,7 +104,7 @@ class Agent:
             while self.inbox:
                 self.ref = await append(self.ref, self.inbox.pop(0))
                 self.is_waiting = False
-            if recycle_due(events_max=task.events_max):
+            if recycle_due(events_max=task.events_max, bytes_max=task.bytes_max):
                 workflow.continue_as_new(
                     replace(task, ref=self.ref, turns=self.turns, inbox=self.inbox, prompt=None)
                 )

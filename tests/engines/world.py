@@ -13,14 +13,18 @@ import json
 import os
 import signal
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from temporalio import activity
 
+import everthread
 from everthread.engines import ThreadRef
-from everthread.engines.temporal import blocking_store, step, store
+from everthread.engines.temporal import blocking_store, step
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -88,8 +92,14 @@ class World:
             trap = self.folder / f"{kind}.{point}"
             with contextlib.suppress(FileNotFoundError):
                 trap.unlink()
-                self.note("trapped", point=point, kind=kind)
+                self.note("trapped", point=point, kind=kind, text=text)
                 os.kill(os.getpid(), how)
+                return
+        gate = self.folder / f"hold.{point}"
+        if gate.exists():
+            self.note("waits", point=point, text=text)
+            while gate.exists():  # noqa: ASYNC110 - another process opens it
+                await asyncio.sleep(0.02)
         for held in self._held:
             if held.point == point and not held.reached.is_set():
                 held.text = text
@@ -99,6 +109,7 @@ class World:
 
     def leave(self, text: str) -> None:
         """Whoever had this text is done with it."""
+        self.note("left", text=text)
         for held in self._held:
             if held.reached.is_set() and held.text == text:
                 held.over.set()
@@ -128,12 +139,19 @@ def script(messages: list[Any], was_refused: bool) -> tuple[str, list[Call]]:
 class Agency:
     """The activities, for the workers of one world."""
 
-    def __init__(self, world: World, model_s: float = 0.0) -> None:
+    def __init__(self, world: World, *, is_deaf: bool = False) -> None:
         self.world = world
-        self._model_s = model_s
+        #: Like a blocking activity, it isn't told that it was cancelled.
+        self._is_deaf = is_deaf
+
+    async def _do(self, work: Coroutine[Any, Any, T]) -> T:
+        return await (asyncio.shield(asyncio.create_task(work)) if self._is_deaf else work)
 
     @activity.defn
     async def ask_model(self, ref: ThreadRef, turn: int) -> Answer:
+        return await self._do(self._ask(ref, turn))
+
+    async def _ask(self, ref: ThreadRef, turn: int) -> Answer:
         text = drawn("")
         try:
             async with step(ref, "turn", turn, "model") as s:
@@ -141,7 +159,6 @@ class Agency:
                     await self.world.visit("before-model")
                     messages = await s.thread.messages.read()
                     self.world.note("model", turn=turn, attempt=activity.info().attempt)
-                    await asyncio.sleep(self._model_s)
                     said, calls = script(messages, (self.world.folder / "refused").exists())
                     text = said + text
                     await self.world.visit(f"in-model-{turn}", text)
@@ -159,6 +176,9 @@ class Agency:
         if call.name == "refuse":
             (self.world.folder / "refused").touch()
             return Found(ref, "", refused=True)
+        return await self._do(self._use(ref, turn, slot, call))
+
+    async def _use(self, ref: ThreadRef, turn: int, slot: int, call: Call) -> Found:
         text = drawn(f"result of {call.id} " + "x" * call.size)
         try:
             async with step(ref, "turn", turn, "tools", slot=slot) as s:
@@ -189,36 +209,44 @@ class Agency:
 
     @activity.defn
     async def pay(self, ref: ThreadRef, turn: int, slot: int, call: Call) -> Found:
-        """A tool with an effect on the world: each payment has a row in the world's book."""
+        """A tool with an effect on the world: each payment has a row in the world's book, where one can
+        look."""
+        return await self._pay(ref, turn, slot, self._is_paid)
 
-        async def transfer(name: str) -> str:
-            await self.world.visit("before-effect")
-            with (self.world.folder / "book").open("a") as book:
-                book.write(f"{name}\n")
-            await self.world.visit("after-effect")
-            return drawn(f"paid {name}")
+    @activity.defn
+    async def pay_unseen(self, ref: ThreadRef, turn: int, slot: int, call: Call) -> Found:
+        """The same where nobody can look: what was cut off stays in doubt."""
+        return await self._pay(ref, turn, slot, None)
 
+    async def _pay(self, ref: ThreadRef, turn: int, slot: int, verify: Any) -> Found:
+        name = f"{ref.thread}/{turn}.{slot}"
         async with step(ref, "turn", turn, "tools", slot=slot) as s:
             if not s.done:
-                name = f"{ref.thread}/{turn}.{slot}"
-                text = await s.call(f"pay {turn}.{slot}", transfer, name, verify=self._is_paid)
-                await self.world.visit(f"in-tool-{slot}")
-                text = text if isinstance(text, str) else drawn(f"paid {name}, found in the book")
+                try:
+                    await s.call(f"pay {turn}.{slot}", self._transfer, name, verify=verify)
+                    text = f"paid {name}"
+                except everthread.InDoubtError:
+                    if verify is not None:
+                        raise
+                    text = f"in doubt {name}"
+                await self.world.visit("in-pay")
+                text = drawn(text)
                 s.messages.append({"role": "tool", "content": text})
                 s.state.increment("tools")
                 s.result = text
         return Found(s.ref, number_of(s.result))
 
+    async def _transfer(self, name: str) -> str:
+        await self.world.visit("before-effect")
+        with (self.world.folder / "book").open("a") as book:
+            book.write(f"{name}\n")
+        await self.world.visit("after-effect")
+        return "paid"
+
     async def _is_paid(self, name: str) -> bool:
         book = self.world.folder / "book"
         return book.exists() and name in book.read_text().splitlines()
 
-    @activity.defn
-    async def look_at(self, ref: ThreadRef) -> list[str]:
-        """The contents of the thread where the workflow stands."""
-        past = await (await store().thread(ref.thread)).at(ref.version or "head")
-        return [message["content"] for message in await past.messages.read()]
-
     @property
     def activities(self) -> list[Any]:
-        return [self.ask_model, self.use_tool, self.use_blocking_tool, self.pay, self.look_at]
+        return [self.ask_model, self.use_tool, self.use_blocking_tool, self.pay, self.pay_unseen]

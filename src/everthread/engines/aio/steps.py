@@ -30,6 +30,7 @@ from everthread.threads.aio.step import AsyncStep
 from everthread.versions import RunToken, Version
 
 if TYPE_CHECKING:
+    from everthread.threads.aio.core import StepRun
     from everthread.threads.aio.merge import Choice
     from everthread.threads.aio.store import AsyncThreadStore
     from everthread.threads.aio.thread import AsyncThread
@@ -42,6 +43,7 @@ class AsyncEngineStep(AsyncStep):
 
     def __init__(self, thread: AsyncThread, place: Place, attempt: int, **options: Any) -> None:
         super().__init__(thread, place.key, attempt, place.slot, **options)
+        self._is_fresh = True
         self._place_in_run = place
 
     @property
@@ -73,7 +75,7 @@ async def enter_step(
     ref = await _own(store, ref, where, key, slot)
     place = place_of(ref, key, slot, where)
     thread = await store.thread(ref.thread)
-    before, is_taken_back = await _stand(thread, place)
+    run, before, is_taken_back = await _stand(thread, place)
     step = AsyncEngineStep(
         thread,
         place,
@@ -87,37 +89,43 @@ async def enter_step(
     )
     async with step:
         yield step
+    if thread.handle.vouched is not None and thread.handle.vouched[0] == run.id:
+        # The next step of this process, on a handle of its own, needn't ask again.
+        run.vouched = thread.handle.vouched[1]
 
 
 def _token(where: Execution) -> RunToken:
     return RunToken(where.claim or where.run, where.started or None)
 
 
-async def _join(thread: AsyncThread, where: Execution) -> None:
+async def _join(thread: AsyncThread, where: Execution) -> StepRun:
     """Let this run hold the thread, and stand on its newest version. Raises :class:`FencedError` if a newer
     one has come. From here on no older run can write: what the line holds then stays so."""
     if thread.core.join_run is None:
         raise UsageError("this store knows nothing of runs: open it with everthread.open_async()")
     run = await thread.core.join_run(thread, _token(where))
-    if await run.enter(_token(where)):
+    handle = thread.handle
+    standing = handle.head.hash if handle.head is not None else b""
+    if standing != run.vouched and await run.enter(_token(where)):
         await thread.refresh()
-    elif thread.handle.head is not None:
+    else:
         # The lease was read after this version: entering the step needn't read it again.
-        thread.handle.vouched = (run.id, thread.handle.head.hash)
+        handle.vouched = (run.id, standing)
+    return run
 
 
-async def _stand(thread: AsyncThread, place: Place) -> tuple[int, bool]:
-    """Bring the thread to where the workflow stands; how often other runs have begun this very step there,
-    and whether the thread still holds it although the engine has taken it back."""
+async def _stand(thread: AsyncThread, place: Place) -> tuple[StepRun, int, bool]:
+    """Bring the thread to where the workflow stands; this run, how often other runs have begun this very step
+    there, and whether the thread still holds it although the engine has taken it back."""
     if place.pointer is not None and thread.head is None:
         raise ThreadNotFoundError(f"the thread {thread.name!r}, which this workflow works on, is gone")
     while True:
-        await _join(thread, place.where)
+        run = await _join(thread, place.where)
         if thread.head is None or place.pointer is None or thread.head.id == place.pointer:
-            return 0, False
+            return run, 0, False
         reached, versions = await _since(thread, place)
         if reached and all(place.fits(version) for version in versions):
-            return place.attempts_before(versions), place.was_taken_back(versions)
+            return run, place.attempts_before(versions), place.was_taken_back(versions)
         if not reached and versions and versions[-1].metadata.get(CLAIM) == place.claim:
             raise FencedError(
                 f"the step {place.key!r} must stop: its own run has gone back behind {place.pointer}",
@@ -126,7 +134,7 @@ async def _stand(thread: AsyncThread, place: Place) -> tuple[int, bool]:
             )
         target = await _furthest(thread, place) if place.is_early else place.pointer
         if target == thread.head.id:
-            return place.attempts_before(versions), place.was_taken_back(versions)
+            return run, place.attempts_before(versions), place.was_taken_back(versions)
         try:
             noted = {RUN: place.where.run, CLAIM: place.claim}
             await rewind_noted(thread, await thread.handle.find_version(target or ""), noted)

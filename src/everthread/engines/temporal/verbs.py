@@ -67,9 +67,15 @@ async def rewind(ref: ThreadRef, to: ThreadRef, **options: Any) -> ThreadRef:
 
 
 async def end(ref: ThreadRef, reason: str = "completed", **options: Any) -> ThreadRef:
-    """Record why the run ends, as its last step, and free the thread for others. Without it a run that is
-    reset to its very end would leave the thread where the run before had brought it."""
-    return cast("ThreadRef", await call(end_activity, [ref, reason], options))
+    """Record why the run ends, as its last step, and free the thread for others. A run that is reset to its
+    very end brings the thread back to where this run had brought it."""
+    while True:
+        # A reset draws a new one. If that comes with the answer, the run before has recorded it: its thread
+        # may have gone elsewhere since.
+        seed = workflow.random_seed()
+        ref = cast("ThreadRef", await call(end_activity, [ref, reason], options))
+        if workflow.random_seed() == seed:
+            return ref
 
 
 async def load(ref: ThreadRef, **options: Any) -> dict[str, Any]:

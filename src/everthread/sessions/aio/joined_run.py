@@ -39,6 +39,7 @@ class AsyncJoinedRun:
         self._name = name
         self._uid = uid
         self._lease = self._new_lease(run)
+        self.vouched = b""
         self._caller: Caller | None = None
         self._guard: RunGuard | None = None
         if ASYNC:
@@ -74,6 +75,7 @@ class AsyncJoinedRun:
         """End the run, for all of its processes: others may have the thread at once. Whoever of it comes
         later begins it again, unless a newer run has come."""
         async with self._lock:
+            self.vouched = b""
             await self._lease.release()
 
     async def wrote(self) -> None:

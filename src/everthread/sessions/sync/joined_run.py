@@ -38,6 +38,7 @@ class JoinedRun:
         self._name = name
         self._uid = uid
         self._lease = self._new_lease(run)
+        self.vouched = b""
         self._caller: Caller | None = None
         self._guard: RunGuard | None = None
         self._lock = process.ProcessLock()
@@ -70,6 +71,7 @@ class JoinedRun:
         """End the run, for all of its processes: others may have the thread at once. Whoever of it comes
         later begins it again, unless a newer run has come."""
         with self._lock:
+            self.vouched = b""
             self._lease.release()
 
     def wrote(self) -> None:

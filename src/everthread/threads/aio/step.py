@@ -150,6 +150,8 @@ class AsyncStep(AwaitedFace):
         self._metadata = metadata or None
         self._token = run
         self._run: StepRun | None = None
+        #: Whether whoever made it has just moved the handle to the newest version.
+        self._is_fresh = False
         self._hash = key_hash(b"step", self._text)
         self._logs: dict[str, AsyncStepLog] = {}
         self._open = False
@@ -248,7 +250,8 @@ class AsyncStep(AwaitedFace):
     async def __aenter__(self) -> AsyncStep:
         thread, handle = self.thread, self._handle
         handle.require_clean("step()")
-        await thread.refresh()
+        if not self._is_fresh:
+            await thread.refresh()
         if self._token is not None:
             if thread.core.join_run is None:
                 raise UsageError("this store knows nothing of runs: open it with everthread.open()")

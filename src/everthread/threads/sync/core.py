@@ -64,6 +64,9 @@ class EffectCaller(Protocol):
 class StepRun(EffectCaller, Protocol):
     """A run that its caller named, as a step needs to know it."""
 
+    #: The hash of a version that follows one at which the run held the thread: a step on it needn't ask.
+    vouched: bytes
+
     @property
     def id(self) -> str: ...
 

@@ -144,6 +144,8 @@ class Step(BlockingFace):
         self._metadata = metadata or None
         self._token = run
         self._run: StepRun | None = None
+        #: Whether whoever made it has just moved the handle to the newest version.
+        self._is_fresh = False
         self._hash = key_hash(b"step", self._text)
         self._logs: dict[str, StepLog] = {}
         self._open = False
@@ -242,7 +244,8 @@ class Step(BlockingFace):
     def __enter__(self) -> Step:
         thread, handle = self.thread, self._handle
         handle.require_clean("step()")
-        thread.refresh()
+        if not self._is_fresh:
+            thread.refresh()
         if self._token is not None:
             if thread.core.join_run is None:
                 raise UsageError("this store knows nothing of runs: open it with everthread.open()")
