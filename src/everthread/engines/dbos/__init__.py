@@ -7,10 +7,15 @@ with framework("dbos"):
     from everthread.engines.dbos import blocking
     from everthread.engines.dbos.source import blocking_store, close, store, use
     from everthread.engines.dbos.steps import step
-    from everthread.engines.dbos.verbs import append, end, load, open_thread, rewind, save
-
-#: DBOS knows steps by the order in which they begin: ``run_agent`` keeps to one.
-BEGINS_IN_ORDER = True
+    from everthread.engines.dbos.verbs import (
+        BEGINS_IN_ORDER,
+        append,
+        end,
+        load,
+        open_thread,
+        rewind,
+        save,
+    )
 
 __all__ = [
     "BEGINS_IN_ORDER",

@@ -16,6 +16,9 @@ from everthread.engines.local import assign_slice, load_slice
 from everthread.engines.pointers import ThreadRef
 from everthread.errors import UnavailableError
 
+#: DBOS knows steps by the order in which they begin: ``run_agent`` keeps to one.
+BEGINS_IN_ORDER = True
+
 
 def step_options(name: str) -> StepOptions:
     """How the steps behind the verbs run: again, while the store can't be reached."""
