@@ -6,6 +6,7 @@ store of its own. ``docs/internals/sealing.md`` tells the order of writes that m
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import threading
@@ -34,7 +35,7 @@ from everthread.keyring.format import (
     next_header,
     store_record,
 )
-from everthread.keyring.master import MASTER_KEY_VARIABLE, MasterKeeper, MasterKey
+from everthread.keyring.master import MASTER_KEY_VARIABLE, InTheClear, MasterKeeper, MasterKey
 from everthread.keyring.parcel import KeyParcel
 from everthread.keyring.store import Outdated, StoreMedium
 from everthread.stores.contract import Residues
@@ -65,6 +66,10 @@ __all__ = [
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*://"
 #: The kinds of stores whose cells can hold a keyring.
 _STORES = ("sqlite", "postgres", "valkey")
+_MADE = (
+    "the keys of personal values are kept in %s, which was made just now; whoever loses it loses these "
+    "values, and no copy of a store holds it: everthread keyring backup FILE makes a copy"
+)
 #: Each attempt is refused only because somebody else's change came in between.
 _ATTEMPTS_MAX = 100
 
@@ -415,8 +420,7 @@ class Keyring:
             # A record that nobody could read would bar everybody from their keys.
             raise KeyringError(
                 f"a hold is told by {ID_BYTES} bytes, not {len(by)}; give it an id of that length. Nothing "
-                "was "
-                "changed"
+                "was changed"
             )
         with self._entered():
             state = self._current()
@@ -595,8 +599,7 @@ class Keyring:
         where = self._medium.where
         return KeyringError(
             f"{where} is gone; put it back from its copy, or move what is left of the keyring aside and "
-            "bring the "
-            "keys into a new one: everthread keyring restore FILE. No new keyring was made"
+            "bring the keys into a new one: everthread keyring restore FILE. No new keyring was made"
         )
 
     def _forget(self) -> None:
@@ -696,8 +699,7 @@ class Keyring:
             if key.key_id in state.table.entries or key.key_id in state.table.destroyed:
                 raise KeyringError(
                     "the source of randomness repeats itself; check random_bytes=, or leave it out. "
-                    "Nothing was "
-                    "written"
+                    "Nothing was written"
                 )
             made = key_record(state.wrapping, key.key_id, key.key, state.token(subject), self._random)
             # Its time first: after a torn write there is no key that lacks one.
@@ -742,7 +744,7 @@ class Keyring:
         self._medium.wipe()
         self._forget()
         if state is None and self.tells_when_made:
-            _tell_made(self.place)
+            logging.getLogger("everthread").warning(_MADE, self.place)
 
     def _source(self, state: KeyringState | None) -> MasterSource:
         return self._masters.source if state is None else state.table.header.master
@@ -770,8 +772,7 @@ class Keyring:
                 self._forget()
                 raise KeyringError(
                     f"the keyring {self.where} can't be used ({error}); put that right and try again, or "
-                    "name "
-                    f"another place: keyring=…, ${KEYRING_VARIABLE}"
+                    f"name another place: keyring=…, ${KEYRING_VARIABLE}"
                 ) from error
 
 
@@ -835,32 +836,12 @@ class MemoryKeyring(Keyring):
         from everthread.stores.memory import MemoryBackend
 
         medium = StoreMedium("memory:", backend=MemoryBackend())
-        super().__init__(medium, MasterKeeper(None, _InTheClear(), "memory:"), random_bytes)
+        super().__init__(medium, MasterKeeper(None, InTheClear(), "memory:"), random_bytes)
 
     @property
     def rotates_master(self) -> bool:
         """Always: no copy of it can be older."""
         return True
-
-
-class _InTheClear:
-    """A key service for what nobody else can read."""
-
-    def wrap(self, key: bytes) -> bytes:
-        return key
-
-    def unwrap(self, wrapped: bytes) -> bytes:
-        return wrapped
-
-
-def _tell_made(place: str) -> None:
-    import logging
-
-    logging.getLogger("everthread").warning(
-        "the keys of personal values are kept in %s, which was made just now; whoever loses it loses these "
-        "values, and no copy of a store holds it: everthread keyring backup FILE makes a copy",
-        place,
-    )
 
 
 def open_keyring(spec: str | os.PathLike[str] | Keyring | None = None) -> Keyring:

@@ -91,7 +91,8 @@ class NewRow(msgspec.Struct, frozen=True):
     """A row to append. ``previous`` is the hash of the version before it, ``key`` the hash of its commit or
     step key; ``guard`` is a root, none of whose folded versions may carry that key already; ``source`` is
     (line, seq) of the version that a REWIND goes back to. A large commit comes *detached*: its items in
-    chunks, its body without them."""
+    chunks, its body without them. ``ttl_us`` is how long the line lives if no other row follows, 0 for ever:
+    a store that can removes it by itself some time after that, whole, unless it was ever forked."""
 
     seq: int
     kind: int
@@ -103,6 +104,7 @@ class NewRow(msgspec.Struct, frozen=True):
     sealed: tuple[SealedRow, ...] = ()
     guard: int = 0
     source: tuple[int, int] | None = None
+    ttl_us: int = 0
 
 
 class Fold(msgspec.Struct, frozen=True):

@@ -33,6 +33,10 @@ MEMBER_MAX = (1 << MEMBER_BITS) - 1
 
 SHARDS = "0123456789abcdef"
 
+#: So long after its time the server removes a line by itself. Until then whoever looks finds it expired, by a
+#: clock that may be behind the server's.
+EXPIRY_GRACE_MS = 60_000
+
 
 def digest(*parts: str | bytes) -> bytes:
     """Sixteen bytes that stand for these parts, each with its length, so that no two lists are alike."""

@@ -163,13 +163,13 @@ async def write(
     change = records.encode_change(ops, splices, merged, handle.limits)
     body = records.write_record(header, change, blocks)
     head = head or _conceive(handle)
-    seq, digest = head.seq + 1, link_record(head.hash, body)
+    seq, digest, sealed = head.seq + 1, link_record(head.hash, body), (*handle.sealed.values(),)
     chunks: tuple[packs.Chunk, ...] = ()
     if len(body) > packs.FOLD_BYTES and blocks:
         chunks = tuple(packs.detach(splices, blocks))
         blocks = []
         body = records.write_record(header, change, blocks)
-    row = NewRow(seq, DELTA, head.hash, digest, body, key_hash, chunks, (*handle.sealed.values(),), guard)
+    row = NewRow(seq, DELTA, head.hash, digest, body, key_hash, chunks, sealed, guard, None, ttl or 0)
     # All that can be is made ready now: code is slow to run after the disk has been waited for.
     parent, origin = head.version.id if head.version is not None else None, source[3] if source else None
     step_key, step_slot = (None, None) if step is None else records.step_key(step[0])
@@ -399,7 +399,7 @@ async def write_rewind(
     body = records.write_record(records.write_head(header), change, [])
     digest = link_record(head.hash, body)
     seq = head.seq + 1
-    row = NewRow(seq, REWIND, head.hash, digest, body, source=(owner.id, target.seq))
+    row = NewRow(seq, REWIND, head.hash, digest, body, source=(owner.id, target.seq), ttl_us=ttl or 0)
     if ASYNC:
         handle.require_clean("rewind()")
         await _send_watched(handle, row)

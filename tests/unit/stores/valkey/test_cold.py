@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import everthread
 from everthread import Store
 from everthread.errors import StorageWriteError, StoreBusyError, StoreUnavailableError
 from everthread.stores.contract import Prune
+from everthread.stores.valkey import layout
 from everthread.stores.valkey.sync import writes
 from tests.crash.cutting import Cutter, port_of
 from tests.servers.proxy import proxied
@@ -105,8 +107,8 @@ def test_killed_between_the_pieces_of_a_return(
         assert store.verify()
 
 
-def test_nothing_of_a_store_expires_by_itself(store: Store, tmp_path: Path, seed: int) -> None:
-    """A lifetime is part of a version: no key that the server might drop alone, whatever is away."""
+def test_no_key_of_a_store_expires_alone(store: Store, tmp_path: Path, seed: int) -> None:
+    """All keys of a thread with a lifetime go at one moment, whatever is away, and no key of another ever."""
     thread = store.thread("short", ttl=3)
     for number in range(20):
         thread.messages.append({"n": number})
@@ -118,8 +120,12 @@ def test_nothing_of_a_store_expires_by_itself(store: Store, tmp_path: Path, seed
     (server,) = client.servers
     keys = [key for page in store.core.backend._pages_of_keys(server) for key in page]
     assert len(keys) > 10
-    for key in keys:
-        assert client.command(key, "PTTL", key) == -1, key
+    tag, member = layout.split_id(thread.handle.line.id)
+    own = re.compile(rb".*{%b}:([rlzdtkK]:%d|x:%d:.*)" % (tag.encode(), member, member))
+    moments = {key: client.command(key, "PEXPIRETIME", key) for key in keys}
+    assert {moment for key, moment in moments.items() if not own.fullmatch(key)} == {-1}
+    (together,) = {moment for key, moment in moments.items() if own.fullmatch(key)}
+    assert together > 0
 
 
 def test_cut_while_moving_and_while_coming_back(valkey_url: str, tmp_path: Path, seed: int) -> None:

@@ -1,5 +1,37 @@
 -- Writing lines. Each script looks at everything first and changes everything then.
 
+-- name: for lifetimes
+-- All keys of a line that was never forked go together, by the server's own expiry; or stay, without a time.
+local function lifetime(rows, at)
+  local base, m = string.match(rows, '^(.*:)r:(%d+)$')
+  local keys = {rows}
+  for i, kind in ipairs({'l:', 'z:', 'd:', 't:', 'K:', 'k:'}) do keys[i + 1] = base .. kind .. m end
+  for _, field in ipairs(redis.call('HKEYS', base .. 'l:' .. m)) do
+    if string.byte(field, 1) == 103 then
+      local hex = string.gsub(string.sub(field, 2), '.', function(c) return string.format('%02x', string.byte(c)) end)
+      keys[#keys + 1] = base .. 'x:' .. m .. ':' .. hex
+    end
+  end
+  for _, key in ipairs(keys) do
+    if at then redis.call('PEXPIREAT', key, at) else redis.call('PERSIST', key) end
+  end
+end
+-- after keys were added to a line
+local function renew(rows)
+  local at = redis.call('PEXPIRETIME', rows)
+  if at > 0 then lifetime(rows, string.format('%.0f', at)) end
+end
+-- from now on; forks share what their source has, and whether one lives is known to nobody when the time is over
+local function live(rows, ms)
+  local l, c = string.gsub(rows, ':r:(%d+)$', ':l:%1'), string.gsub(rows, ':r:(%d+)$', ':c:%1')
+  if not ms or redis.call('HEXISTS', l, 'p') == 1 or redis.call('EXISTS', c) == 1 then
+    if redis.call('PERSIST', rows) == 1 then lifetime(rows, nil) end
+  else
+    local now = redis.call('TIME')
+    lifetime(rows, string.format('%.0f', now[1] * 1000 + math.floor(now[2] / 1000) + ms))
+  end
+end
+
 -- name: append
 -- The hot path. KEYS: the rows of a line. ARGV: what its head must begin with, the new head, seq, row, how to
 -- publish, whether an earlier try may have landed. 1, or what stands there.
@@ -7,6 +39,7 @@ local there = redis.call('HMGET', KEYS[1], 'h', 'U')
 local h = there[1]
 if h and string.sub(h, 1, #ARGV[1]) == ARGV[1] then
   redis.call('HSET', KEYS[1], 'h', ARGV[2], ARGV[3], ARGV[4])
+  if redis.call('PERSIST', KEYS[1]) == 1 then lifetime(KEYS[1], nil) end
   if there[2] and ARGV[5] == 'PUBLISH' then redis.call('SADD', there[2], KEYS[1]) end
   redis.call(ARGV[5], KEYS[1], '')
   return 1
@@ -37,6 +70,7 @@ local function add_chunks(tag, m, chunks)
 end
 local function set_tags(tag, m, seq, tags)
   local key = K(tag, 'l:' .. m)
+  if call('HEXISTS', key, 'm') == 0 then return {} end
   if seq <= tonumber(call('HGET', key, 't') or '0') then return {} end
   call('HSET', key, 't', seq)
   local old = {}
@@ -83,6 +117,7 @@ call('HSET', rows, 'h', A.head, A.seq, A.value)
 if A.single then tags_behind(rows) end
 add_chunks(A.tag, A.m, A.chunks)
 add_sealed(A.sealed)
+live(rows, A.ttl)
 call(A.publish, rows, '')
 return 1
 
@@ -109,7 +144,7 @@ if not A.waits then
     local tag, m = string.match(ref, '^(%x+):(%d+)$')
     if tag ~= A.tag and not A.single then
       if ref ~= A.stale then return {'taken', ref} end
-    elseif call('HEXISTS', K(tag, 'l:' .. m), 'd') == 0 then
+    elseif call('HEXISTS', K(tag, 'l:' .. m), 'm') == 1 and call('HEXISTS', K(tag, 'l:' .. m), 'd') == 0 then
       return {'taken', ref}
     end
   end
@@ -124,6 +159,7 @@ call('HSET', l, 'm', A.value, 'r', A.root or m, 'N', A.name_tag .. ':' .. A.dige
 if A.parent then
   call('HSET', l, 'p', A.parent, 's', A.parent_seq)
   call('SADD', K(A.tag, 'c:' .. A.parent), m)
+  live(K(A.tag, 'r:' .. A.parent), nil)
 end
 call('HSET', K(A.tag, 'r:' .. m), 'h', A.head)
 if A.single then call('HSET', K(A.tag, 'r:' .. m), 'U', K(A.space, 'U')) end
@@ -134,6 +170,7 @@ if A.seq then
   add_sealed(A.sealed)
 end
 each(A.tags, 1000, function(...) call('HSET', K(A.tag, 't:' .. m), ...) end)
+if A.ttl then live(K(A.tag, 'r:' .. m), A.ttl) end
 if A.waits then
   call('HSET', l, 'w', call('TIME')[1])
 else
@@ -210,11 +247,15 @@ for _, k in ipairs(A.keys) do
   names[#names + 1] = k[1]
 end
 if #names > 0 then call('APPEND', K(A.tag, 'K:' .. A.m), table.concat(names)) end
-return {1, set_tags(A.tag, A.m, A.last, A.tags)}
+local old = set_tags(A.tag, A.m, A.last, A.tags)
+renew(rows)
+return {1, old}
 
 -- name: tag
 -- KEYS: the rows of a line.
-return set_tags(A.tag, A.m, A.seq, A.tags)
+local old = set_tags(A.tag, A.m, A.seq, A.tags)
+renew(KEYS[1])
+return old
 
 -- name: keyframe
 -- KEYS: the rows of a line. ARGV: seq, hash, keyframe.
@@ -231,6 +272,7 @@ if not d[2] then return {0} end
 if d[1] then return {A.retry and d[1] == A.token and 1 or 0, d[3]} end
 local h = call('HGET', rows, 'h')
 if A.newest and sub(h, 3, 2 + byte(h, 2)) ~= A.newest then return {0} end
+local over = call('PEXPIRETIME', rows)
 call('HSET', l, 'd', A.token)
 call('HSET', rows, 'h', 'd' .. sub(h, 2))
 local untagged = A.single and call('HGET', rows, 'U')
@@ -275,6 +317,8 @@ while at and not needed(at) do
   call('HSET', line, 'x', '1')
   at = call('HGET', line, 'p')
 end
+-- A seal that nobody needs any more than the line goes when the line would have gone.
+if over > 0 then lifetime(rows, string.format('%.0f', over)) end
 call(A.publish, rows, '')
 return {1, d[3]}
 
@@ -348,6 +392,29 @@ for _, d in ipairs(A.dropped) do
   end
   add_chunks(tag, A.m, d[3])
 end
+renew(rows)
+return 1
+
+-- name: forget
+-- KEYS: the family of a name. On a single server: a name that leads to a line which the server has removed is
+-- free, and off the lists.
+local ref = call('HGET', KEYS[1], 'n' .. A.digest)
+if ref then
+  local tag, m = string.match(ref, '^(%x+):(%d+)$')
+  local l = K(tag, 'l:' .. m)
+  if call('HEXISTS', l, 'm') == 1 and call('HEXISTS', l, 'd') == 0 then return 0 end
+  call('HDEL', KEYS[1], 'n' .. A.digest)
+  call('SREM', K(A.space, 'U'), K(tag, 'r:' .. m))
+  local all = call('EXISTS', l) == 0 and call('HGETALL', K(tag, 'f')) or {}
+  for i = 1, #all, 2 do
+    if byte(all[i], 1) == 117 and all[i + 1] == m then
+      local uid = sub(all[i], 2)
+      call('HDEL', K(tag, 'f'), all[i])
+      call('HDEL', K('u' .. string.format('%x', math.floor(byte(uid, 1) / 16)), 'u'), uid)
+    end
+  end
+end
+call('ZREM', K(A.space, 'N'), A.name)
 return 1
 
 -- name: list

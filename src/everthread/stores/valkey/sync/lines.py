@@ -309,9 +309,23 @@ class Lines:
                 entry = self._fork_and_tagged(answer[0])
                 if entry is not None:
                     found.append(entry)
-            elif not self._single:
+            elif self._single:
+                self._forget(space, name)
+            else:
                 self._unlist(space, name)
         return found
+
+    def _forget(self, space: str, name: str) -> None:
+        """On a single server: take a name off the list whose line the server has removed, as its time was
+        over."""
+        own, place = name_tag(space, name), self._keys.space(space)
+        fields = {
+            "digest": name_digest(space, name),
+            "space": place[len(self._prefix) + 2 : place.index(b"}")],
+            "name": name,
+        }
+        keys = (self._keys.family(own),)
+        self._client.script(scripts.FORGET, keys, (self._prefix, layout.pack(fields)))
 
     def _fork_and_tagged(self, ref: bytes) -> tuple[Found, int] | None:
         parts, _ = self._client.request(self._line_request(_id(ref)))

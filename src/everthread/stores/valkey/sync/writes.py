@@ -85,7 +85,7 @@ class LineWrites(Lines):
         expected = layout.expected_head(row.previous)
         head = layout.line_head(row.hash, row.previous, row.seq)
         keys = (self._keys.rows(line),)
-        plain = not (row.chunks or row.sealed or row.guard) and row.source is None
+        plain = not (row.chunks or row.sealed or row.guard or row.ttl_us) and row.source is None
         if plain:
             publish = self._publish
 
@@ -106,6 +106,7 @@ class LineWrites(Lines):
             "source": [split_id(row.source[0])[1], row.source[1]] if row.source is not None else False,
             "chunks": chunk_fields(tag, row.chunks),
             "sealed": sealed_fields(row.sealed) if self._single else [],
+            "ttl": lifetime_ms(row),
             "publish": self._publish,
         }
         return Request(scripts.APPEND_FULL, keys, self._packed(fields))
@@ -209,6 +210,7 @@ class LineWrites(Lines):
             "row": layout.new_row_value(tag, row) if row is not None else b"",
             "chunks": chunk_fields(tag, row.chunks) if row is not None else [],
             "sealed": sealed_fields(row.sealed) if row is not None and self._single else [],
+            "ttl": False if row is None else lifetime_ms(row),
             "tags": layout.tag_values(tags),
             "places": [digest("tag", name, value).hex() for name, value in tags.items()],
             "single": self._single,
@@ -449,6 +451,11 @@ class LineWrites(Lines):
 def chunk_fields(tag: str, chunks: Iterable[Chunk]) -> list[list[Any]]:
     """Chunks as scripts write them: digest of the log, log, position, entry of the index, data."""
     return [[digest("log", c.log), c.log, c.position, layout.chunk_entry(tag, c), c.data] for c in chunks]
+
+
+def lifetime_ms(row: NewRow) -> int | bool:
+    """After how long the server may remove a line by itself; ``False``: never."""
+    return row.ttl_us // 1000 + layout.EXPIRY_GRACE_MS if row.ttl_us else False
 
 
 def sealed_fields(sealed: Iterable[SealedRow]) -> list[list[Any]]:
