@@ -113,6 +113,19 @@ def test_tools_that_were_taken_back_are_done_anew_and_the_others_stay(
     run(scenario)
 
 
+@pytest.mark.parametrize("kind", ["rewind", "fork"])
+def test_tools_that_are_not_called_again_are_gone(run: Callable[[Scenario], None], kind: str) -> None:
+    """All were taken back, and the code that goes on calls fewer."""
+
+    async def scenario(store: Any) -> None:
+        base, _, _ = await worked(store)
+        where, name = (again(W, 1), "t") if kind == "rewind" else (forked(W, "f", 1), "t~f")
+        await tool(store, base, 2, 0, where, "b0")
+        assert await contents(store, name) == ["b0"]
+
+    run(scenario)
+
+
 def test_a_recovery_takes_what_was_recorded(run: Callable[[Scenario], None]) -> None:
     """Of three tools the history holds one; another was recorded when the process died."""
 
