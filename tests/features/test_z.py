@@ -16,6 +16,7 @@ import pytest
 import everthread
 from everthread import FencedError, InvalidValueError, Store
 from everthread.hooks import SessionLifecycle
+from everthread.subagents import Outcome, Subagent, Task, delete_with_children, subagents_of
 from everthread.testing.driver import run
 from everthread.threads.runtime import Runtime
 from tests.servers.colours import Url, behind
@@ -514,6 +515,41 @@ def test_Z10_messages_are_stored_as_given_and_read_in_every_shape(store: Store) 
 
 
 # ── the side of the adapters ─────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.blocking("start is a coroutine in the async form: tests/unit/subagents/test_modes.py")
+def test_Z11_subagents_in_four_modes_are_found_again(store: Store) -> None:
+    def work(task: Task) -> Outcome:
+        thread = store.thread(task.thread)
+        log = thread.log(task.log)
+        log.append({"id": task.key, "role": "user", "content": task.prompt})
+        thread.commit()
+        return Outcome({"length": len(log)}, usage={"tokens": 5}, snapshot=f"snap-{task.prompt}")
+
+    parent = store.thread("boss")
+    parent.messages.append({"id": "m0", "role": "user", "content": "hello"})
+    parent.commit()
+    lengths = []
+    for number, mode in enumerate(("new", "continue", "continue", "fork", "fork", "parent")):
+        parent.messages.append({"id": f"a{number}", "role": "assistant", "calls": [f"c{number}"]})
+        parent.commit()
+        helper = Subagent(mode, work, thread=mode, result=dict[str, int])  # type: ignore[arg-type]
+        outcome = helper.call(parent, f"c{number}", number)
+        lengths.append(outcome.value["length"])
+        parent.refresh()
+        parent.messages.append({"id": f"t{number}", "role": "tool", "content": outcome.text})
+        parent.commit()
+    # A fork has the parent's messages from before the call: three turns of two, and the first one.
+    assert lengths == [1, 1, 2, 8, 9, 1]
+    found = {child.name: child for child in subagents_of(store.thread("boss"))}
+    assert {name: child.status for name, child in found.items()} == dict.fromkeys(found, "completed")
+    assert [found["continue"].snapshot, found["fork"].snapshot] == ["snap-2", "snap-4"]
+    assert found["continue"].version == store.thread(found["continue"].thread).head.id
+    # A fork of the parent goes on with what its children were then.
+    fork = store.thread("boss").fork("twin", at="head~8")
+    assert [child.name for child in subagents_of(fork)] == ["new", "continue", "fork"]
+    assert delete_with_children(store, "boss")[-1] == "boss"
+    assert [info.name for info in store.threads()] == ["twin"]
 
 
 def test_Z13_idle_threads_move_to_an_archive_and_come_back(url: Url, tmp_path: Path) -> None:

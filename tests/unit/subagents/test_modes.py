@@ -332,6 +332,8 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(store: Store) -> Non
     thread.state["x"] = 1
     with pytest.raises(UsageError, match="uncommitted changes"):
         helper.call(thread, "c1")
+    with pytest.raises(UsageError, match="uncommitted changes"):
+        helper.begin(thread, "c1")
     thread.discard()
     assert list(store.threads()) == []
 

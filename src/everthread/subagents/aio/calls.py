@@ -209,6 +209,7 @@ async def _begin_link(
 
 async def _make(thread: AsyncThread) -> None:
     """A child belongs to a thread that exists."""
+    thread.handle.require_clean("a call of a subagent")
     try:
         await thread.commit()
     except ConflictError:

@@ -206,6 +206,7 @@ def _begin_link(
 
 def _make(thread: Thread) -> None:
     """A child belongs to a thread that exists."""
+    thread.handle.require_clean("a call of a subagent")
     try:
         thread.commit()
     except ConflictError:
