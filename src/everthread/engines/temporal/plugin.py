@@ -77,7 +77,6 @@ class EverthreadPlugin(SimplePlugin):
         super().__init__(
             "everthread",
             data_converter=self._converter if self._driver is not None else None,
-            activities=_with_ours,
             workflow_runner=_passed_through,  # type: ignore[arg-type]
             interceptors=[_Interceptor(self._source, self._driver is None)],
         )
@@ -99,6 +98,11 @@ class EverthreadPlugin(SimplePlugin):
 
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
         config = super().configure_worker(config)
+        if config.get("activities") or self._are_brought(config):
+            # A worker without activities stays without: it would be handed those of others too.
+            found = config.get("activities") or []
+            ours = [each for each in (*ACTIVITIES, *LOG_ACTIVITIES) if each not in found]
+            config["activities"] = [*found, *ours]
         if self._sticky is not None:
             # A default is there already, whoever has chosen it.
             config["sticky_queue_schedule_to_start_timeout"] = self._sticky
@@ -111,16 +115,14 @@ class EverthreadPlugin(SimplePlugin):
                 )
         return config
 
+    def _are_brought(self, config: WorkerConfig) -> bool:
+        """Whether a plugin that comes after this one has activities for the worker."""
+        others = [*config["client"].config()["plugins"], *config.get("plugins", [])]
+        return any(getattr(other, "activities", None) for other in others if other is not self)
+
     async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:
         async with self._source.opened():
             await next(worker)
-
-
-def _with_ours(found: Sequence[Callable[..., Any]] | None) -> Sequence[Callable[..., Any]]:
-    """A worker without activities stays without: it would be handed those of others too."""
-    if not found:
-        return []
-    return [*found, *(each for each in (*ACTIVITIES, *LOG_ACTIVITIES) if each not in found)]
 
 
 def _passed_through(found: WorkflowRunner | None) -> WorkflowRunner | None:
