@@ -98,11 +98,7 @@ class EverthreadPlugin(SimplePlugin):
 
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
         config = super().configure_worker(config)
-        if config.get("activities") or self._are_brought(config):
-            # A worker without activities stays without: it would be handed those of others too.
-            found = config.get("activities") or []
-            ours = [each for each in (*ACTIVITIES, *LOG_ACTIVITIES) if each not in found]
-            config["activities"] = [*found, *ours]
+        config["activities"] = _with_ours(config.get("activities"), are_brought=self._are_brought(config))
         if self._sticky is not None:
             # A default is there already, whoever has chosen it.
             config["sticky_queue_schedule_to_start_timeout"] = self._sticky
@@ -123,6 +119,17 @@ class EverthreadPlugin(SimplePlugin):
     async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:
         async with self._source.opened():
             await next(worker)
+
+
+def _with_ours(
+    found: Sequence[Callable[..., Any]] | None, *, are_brought: bool = False
+) -> Sequence[Callable[..., Any]]:
+    """A worker without activities stays without, unless another plugin brings some: it would be handed those
+    of others too."""
+    if not found and not are_brought:
+        return []
+    known = found or []
+    return [*known, *(each for each in (*ACTIVITIES, *LOG_ACTIVITIES) if each not in known)]
 
 
 def _passed_through(found: WorkflowRunner | None) -> WorkflowRunner | None:
