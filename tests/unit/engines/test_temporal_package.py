@@ -11,6 +11,7 @@ import pytest
 
 import everthread
 from everthread.engines.temporal.activities import ACTIVITIES, StoreSource
+from everthread.engines.temporal.log_activities import LOG_ACTIVITIES
 from everthread.engines.temporal.plugin import _with_ours
 from tests.engines.careless import echo
 
@@ -76,6 +77,9 @@ def test_an_open_store_is_used_as_it_is_and_stays_open() -> None:
 
 def test_a_worker_without_activities_stays_without() -> None:
     assert _with_ours([]) == []
-    assert _with_ours([echo]) == [echo, *ACTIVITIES]
+    ours = [*ACTIVITIES, *LOG_ACTIVITIES]
+    assert _with_ours([echo]) == [echo, *ours]
+    # Another plugin, which comes later, has some.
+    assert _with_ours([], are_brought=True) == ours
     # The plugin may have been given to the client and to the worker.
-    assert _with_ours(_with_ours([echo])) == [echo, *ACTIVITIES]
+    assert _with_ours(_with_ours([echo])) == [echo, *ours]

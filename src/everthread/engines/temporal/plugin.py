@@ -79,7 +79,6 @@ class EverthreadPlugin(SimplePlugin):
         super().__init__(
             "everthread",
             data_converter=self._converter if self._driver is not None else None,
-            activities=_with_ours,
             workflow_runner=_passed_through,  # type: ignore[arg-type]
             interceptors=[_Interceptor(self._source, self._driver is None)],
         )
@@ -95,6 +94,7 @@ class EverthreadPlugin(SimplePlugin):
 
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
         config = super().configure_worker(config)
+        config["activities"] = _with_ours(config.get("activities"), are_brought=self._are_brought(config))
         if self._sticky is not None:
             # A default is there already, whoever has chosen it.
             config["sticky_queue_schedule_to_start_timeout"] = self._sticky
@@ -113,6 +113,11 @@ class EverthreadPlugin(SimplePlugin):
         ``ttl``: ``await plugin.payloads.attach(client)``."""
         return self._driver
 
+    def _are_brought(self, config: WorkerConfig) -> bool:
+        """Whether a plugin that comes after this one has activities for the worker."""
+        others = [*config["client"].config()["plugins"], *config.get("plugins", [])]
+        return any(getattr(other, "activities", None) for other in others if other is not self)
+
     async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:
         if self._driver is not None:
             await self._driver.attach(worker.client)
@@ -120,11 +125,15 @@ class EverthreadPlugin(SimplePlugin):
             await next(worker)
 
 
-def _with_ours(found: Sequence[Callable[..., Any]] | None) -> Sequence[Callable[..., Any]]:
-    """A worker without activities stays without: it would be handed those of others too."""
-    if not found:
+def _with_ours(
+    found: Sequence[Callable[..., Any]] | None, *, are_brought: bool = False
+) -> Sequence[Callable[..., Any]]:
+    """A worker without activities stays without, unless another plugin brings some: it would be handed those
+    of others too."""
+    if not found and not are_brought:
         return []
-    return [*found, *(each for each in (*ACTIVITIES, *LOG_ACTIVITIES) if each not in found)]
+    known = found or []
+    return [*known, *(each for each in (*ACTIVITIES, *LOG_ACTIVITIES) if each not in known)]
 
 
 def _passed_through(found: WorkflowRunner | None) -> WorkflowRunner | None:
