@@ -178,8 +178,8 @@ class Workspace:
             except ConflictError:
                 if not left:
                     raise
-                # Another process has recorded the folder meanwhile, or the answer to an earlier save was lost:
-                # from what it came to.
+                # Another process has recorded the folder meanwhile, or the answer to an earlier save was
+                # lost: from what it came to.
                 self._files.thread.refresh()
         raise AssertionError("the last try ends by returning or raising")
 
