@@ -320,6 +320,21 @@ def test_the_certificate_of_an_erasure_names_the_folders_it_cant_reach(store: St
     assert any(str(folder) in words for words in report.unreached)
 
 
+def test_a_step_records_the_folder_with_its_result(store: Store, folder: Path) -> None:
+    thread = store.thread("t")
+    thread.attach_workspace(folder)
+    with thread.step("one") as step:
+        (folder / "main.py").write_text("by the step\n")
+        step.result = 1
+    first = step.version
+    with thread.step("two") as step:
+        (folder / "main.py").write_text("by the next\n")
+        step.result = 2
+    thread.rewind(first or 1, files=True)
+    assert (folder / "main.py").read_text() == "by the step\n"
+    assert thread.step_result("two") is None
+
+
 def test_a_session_records_the_folder_when_a_turn_ends(store: Store, folder: Path) -> None:
     with store.session("s") as session:
         session.thread.attach_workspace(folder, each="turn")

@@ -20,6 +20,7 @@ from everthread.errors import (
     VersionPrunedError,
 )
 from everthread.history.logs import EMPTY_LOG
+from everthread.threads.aio import workspace as workspaces
 from everthread.threads.aio.commit import write_alone
 from everthread.threads.aio.core import key_hash
 from everthread.threads.aio.keys import KeyFinder
@@ -362,6 +363,8 @@ class AsyncStep(AwaitedFace):
         try:
             if self._undo is not None:
                 self._undo.hide()
+            if handle.records_each_commit:
+                await workspaces.record(handle)
             # On a conflict look again, and go on from there unless somebody else was first.
             while not await self._finish():
                 ticket = ticket or await queue.enter(name)

@@ -21,6 +21,7 @@ from everthread.errors import (
     VersionPrunedError,
 )
 from everthread.history.logs import EMPTY_LOG
+from everthread.threads.sync import workspace as workspaces
 from everthread.threads.sync.commit import write_alone
 from everthread.threads.sync.core import key_hash
 from everthread.threads.sync.keys import KeyFinder
@@ -356,6 +357,8 @@ class Step(BlockingFace):
         try:
             if self._undo is not None:
                 self._undo.hide()
+            if handle.records_each_commit:
+                workspaces.record(handle)
             # On a conflict look again, and go on from there unless somebody else was first.
             while not self._finish():
                 ticket = ticket or queue.enter(name)
