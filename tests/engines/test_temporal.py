@@ -23,6 +23,7 @@ from tests.engines.careless import Careless, Local, Wrong, echo, note_locally, t
 from tests.engines.runs import Bench, reset, shape, until, workflow_tasks
 from tests.engines.unguarded import remove_guard
 from tests.engines.workflows import Agent, Task
+from tests.engines.world import Agency
 
 SAVED = Path(__file__).parent / "histories"
 
@@ -176,11 +177,14 @@ def test_a_worker_that_wakes_too_late_writes_nothing(
     _without_heartbeats(monkeypatch, "use_tool" if cause == "rewind" else "ask_model")
 
     async def scenario() -> None:
-        async with bench.worker():
+        # A blocking tool isn't told either that it was cancelled.
+        async with bench.worker(activities=Agency(bench.world, is_deaf=True).activities):
             late = bench.world.hold("in-tool-1" if cause == "rewind" else "in-model-1")
+            refusing = bench.world.hold("refusing")
             handle = await bench.begin("retry" if cause == "rewind" else "work 1 2")
             await until(late.reached.is_set, "the step")
             following = bench.world.hold("in-model-2" if cause == "rewind" else "in-model-1")
+            refusing.free.set()
             if cause == "reset":
                 event_id = workflow_tasks(await handle.fetch_history())[-1]
                 handle = await reset(bench.client, handle, event_id)
@@ -352,8 +356,6 @@ def test_it_works_before_and_after_another_plugin(bench: Bench, order: int) -> N
         client = await Client.connect(bench.address, plugins=[ours, other][::order])
         async with bench.worker():
             pass
-        from tests.engines.world import Agency
-
         mine = Agency(bench.world)
         listed = [mine.ask_model, mine.use_tool]
         async with Worker(client, task_queue=bench.queue, workflows=[Agent], activities=listed):

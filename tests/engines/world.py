@@ -174,6 +174,10 @@ class Agency:
     @activity.defn
     async def use_tool(self, ref: ThreadRef, turn: int, slot: int, call: Call) -> Found:
         if call.name == "refuse":
+            waiting = asyncio.create_task(self.world.visit("refusing"))
+            while not waiting.done():
+                activity.heartbeat()
+                await asyncio.wait({waiting}, timeout=0.2)
             (self.world.folder / "refused").touch()
             return Found(ref, "", refused=True)
         return await self._do(self._use(ref, turn, slot, call))

@@ -30,6 +30,7 @@ import psycopg
 from temporalio.client import WorkflowHandle
 
 from tests.engines.runs import Bench, reset, shape, until, workflow_tasks
+from tests.engines.world import World
 from tests.servers.postgres import PostgresServer
 from tests.servers.temporal import TemporalServer
 from tests.torture._batches import arguments, finish, seed_of
@@ -178,15 +179,17 @@ async def _wakes_late(ring: Ring, cause: str, guard: str) -> bool:
     with ring.bench() as bench:
         world, following = bench.world, "in-model-2" if cause == "rewind" else "in-model-1"
         world.set_trap("in-tool-1" if cause == "rewind" else "in-model-1", "stop")
+        world.set_trap("refusing", "hold")
         first = bench.start_worker(GUARD=guard, DEAF="yes")
         handle = await bench.begin("retry" if cause == "rewind" else "work 1 2")
         await until(lambda: bool(world.notes("trapped")), "the stop")
         text = world.notes("trapped")[0]["text"]
         world.set_trap(following, "hold")
+        (world.folder / "hold.refusing").unlink()
         if cause == "reset":
             handle = await reset(bench.client, handle, workflow_tasks(await handle.fetch_history())[-1])
         bench.start_worker(GUARD=guard, DEAF="yes")
-        await until(lambda: bool(world.notes("waits")), "the step that goes on")
+        await until(lambda: _waits(world, following), "the step that goes on")
         os.kill(first.pid, signal.SIGCONT)
         await until(lambda: text in [note["text"] for note in world.notes("left")], "the end of the late one")
         (world.folder / f"hold.{following}").unlink()
@@ -196,6 +199,10 @@ async def _wakes_late(ring: Ring, cause: str, guard: str) -> bool:
             await bench.verify()
         messages, _ = await bench.thread(handle.id)
         return any(message["content"] == text for message in messages)
+
+
+def _waits(world: World, point: str) -> bool:
+    return any(note["point"] == point for note in world.notes("waits"))
 
 
 async def effects(ring: Ring, rng: random.Random, rounds: int) -> str:
