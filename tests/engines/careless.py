@@ -1,4 +1,4 @@
-"""Workflows that do what can't be done."""
+"""Workflows that do what can't be done, or what is seldom done."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from temporalio.common import RetryPolicy
 with workflow.unsafe.imports_passed_through():
     import everthread
     from everthread.engines import ThreadRef
-    from everthread.engines.temporal import step, store
+    from everthread.engines.temporal import end, open_thread, step, store
 
 
 @workflow.defn
@@ -61,3 +61,22 @@ class Wrong:
         policy = RetryPolicy(initial_interval=timedelta(milliseconds=10))
         options: dict[str, Any] = {"start_to_close_timeout": timedelta(seconds=20), "retry_policy": policy}
         await workflow.execute_activity(tell_wrong, what, **options)
+
+
+@activity.defn
+async def note_locally(ref: ThreadRef) -> ThreadRef:
+    async with step(ref, "note") as s:
+        if not s.done:
+            s.messages.append({"role": "user", "content": "noted"})
+    return s.ref
+
+
+@workflow.defn
+class Local:
+    """Takes a step in a local activity."""
+
+    @workflow.run
+    async def run(self) -> ThreadRef:
+        ref = await open_thread()
+        options: dict[str, Any] = {"start_to_close_timeout": timedelta(seconds=20)}
+        return await end(await workflow.execute_local_activity(note_locally, ref, **options))

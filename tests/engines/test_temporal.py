@@ -19,7 +19,7 @@ from temporalio.worker import Replayer, Worker
 
 import everthread
 from everthread.engines.temporal import EverthreadPlugin, activities
-from tests.engines.careless import Careless, Wrong, echo, tell_wrong
+from tests.engines.careless import Careless, Local, Wrong, echo, note_locally, tell_wrong
 from tests.engines.runs import Bench, reset, shape, until, workflow_tasks
 from tests.engines.unguarded import remove_guard
 from tests.engines.workflows import Agent, Task
@@ -295,6 +295,17 @@ def test_what_is_refused_says_what_to_do(bench: Bench) -> None:
                 assert failed.value.cause.cause.non_retryable
             # Another worker may have its store open.
             await ask(Wrong.run, "closed")
+
+    run(scenario)
+
+
+def test_local_activities_take_steps_too(bench: Bench) -> None:
+    async def scenario() -> None:
+        async with bench.worker(workflows=[Local], activities=[note_locally]):
+            for name in (f"{bench.queue}-1", f"{bench.queue}-2"):
+                await bench.client.execute_workflow(Local.run, id=name, task_queue=bench.queue)
+                messages, _ = await bench.thread(name)
+                assert [message["content"] for message in messages] == ["noted"]
 
     run(scenario)
 

@@ -435,6 +435,29 @@ def test_a_step_that_is_left_or_fails_leaves_the_pointer(run: Callable[[Scenario
     run(scenario)
 
 
+@pytest.mark.parametrize("after", range(0, 40, 3))
+def test_a_step_that_is_cancelled_anywhere_is_done_once_by_its_retry(
+    run: Callable[[Scenario], None], after: int
+) -> None:
+    """The new run meets what the one before it has left, so that it takes over, rewinds and writes."""
+
+    async def scenario(store: Any) -> None:
+        base = await open_thread(store, A, name="t")
+        await say(store, await say(store, base, 0, A, "a0"), 1, A, "a1")
+        task = asyncio.create_task(say(store, base, 0, B, "b"))
+        for _ in range(after):
+            await asyncio.sleep(0)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        await say(store, base, 0, dataclasses.replace(B, attempt=2), "b")
+        assert await contents(store) == ["b"]
+        with pytest.raises(FencedError):
+            await say(store, base, 0, A, "late")
+
+    run(scenario)
+
+
 def test_latest_is_the_newest_version() -> None:
     refs = [ThreadRef("t", f"{seq}-{'0' * 24}") for seq in (9, 10, 2)]
     assert latest(refs) is refs[1]
