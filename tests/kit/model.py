@@ -628,6 +628,7 @@ class ModelStep:
         self._key: StepKey = (key, slot)
         self._attempt = attempt
         self._items: list[tuple[str, Any]] = []
+        self._entered: ModelVersion | None = None
         self.done = False
         self.result: Any = None
 
@@ -647,6 +648,7 @@ class ModelStep:
         self._look()
         if not self.done and self._attempt > max(self._known().attempt, 1):
             self._record(Recorded(self._attempt), "fence")
+        self._entered = self._thread.head
 
     def append(self, log: str, item: Any) -> None:
         self._items.append((log, copy.deepcopy(item)))
@@ -669,6 +671,9 @@ class ModelStep:
         thread = self._thread
         thread._check_alive()
         newest = thread._store.thread(thread.name)
+        if self._entered is not None and newest.head and self._entered not in newest.head.path():
+            # A rewind has left behind what the step was entered on.
+            raise FencedError(str(self._key), attempt=self._attempt, newest=self._attempt)
         again = ModelStep(newest, self._key[0], self._attempt, self._key[1])
         again._look(leaving=True)
         if again.done:

@@ -171,6 +171,8 @@ EVENTS: dict[str, Call] = {
     "project": lambda s, n, k, f: s.events(n).project(lambda state, event: [*(state or []), event.data]),
     "consumer": lambda s, n, k, f: _drain(s.events(n).consumer(NAME)),
     "projection": lambda s, n, k, f: s.events(n).projection(NAME, lambda a, e: [*(a or []), e.data]).state,
+    "trim": lambda s, n, k, f: s.events(n).trim(keep=0),
+    "retain": lambda s, n, k, f: s.events(n).retain(keep=1),
     "delete": lambda s, n, k, f: s.events(n).delete(),
 }
 EVENTS_APART = {"append", "extend", "group", "name"}
