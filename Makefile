@@ -128,7 +128,8 @@ $(VENV)/.run: $(VENV)/.made requirements/run.txt pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.run requirements/dev.txt
 	@echo "Installing the tools for tests …"
-	@$(PIP) install --require-hashes -r requirements/dev.txt
+	@# The lock is complete: nothing is to be resolved.
+	@$(PIP) install --require-hashes --no-deps -r requirements/dev.txt
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.dev requirements/bench.txt
