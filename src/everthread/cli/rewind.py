@@ -21,6 +21,7 @@ from everthread.cli.options import (
 )
 from everthread.cli.outline import bookkeeping
 from everthread.cli.output import clean, note
+from everthread.threads.sync.workspace import recorded_at
 
 
 @click.command(
@@ -30,7 +31,8 @@ from everthread.cli.output import clean, note
     help=f"""Take THREAD back to VERSION: its document, messages, tasks and step results.
 
     Shows first what would change, and asks. Nothing is lost: going back is itself a version, and can be
-    rewound in turn. Effects that happened, usage and turns stay as they are. {HOW}
+    rewound in turn. Effects that happened, usage and turns stay as they are, and so does a working folder:
+    everthread files restore brings the files of a version. {HOW}
     """,
 )
 @thread_argument
@@ -75,6 +77,7 @@ def rewind(call: Invocation, thread: str, version: str, yes: bool, dry_run: bool
         # Who is asked knows what can't be read.
         call.tell_of_damage()
         confirm(call, f"Take {thread!r} back to version {target.seq}? It can be undone.", yes)
+        has_files = recorded_at(before) is not None
         made = handle.rewind(target)
         data["version"] = version_data(made)
         words = f"{clean(thread)} is at version {made.seq}, as it was at {target.seq}"
@@ -82,6 +85,11 @@ def rewind(call: Invocation, thread: str, version: str, yes: bool, dry_run: bool
         def text() -> None:
             click.echo(words)
             note(f"to undo it: {call.command('rewind', thread, str(head.seq))}")
+            if has_files:
+                note(
+                    "its working folder stays as it is: everthread files restore brings the files of a "
+                    "version, and thread.rewind(version, files=True) moves both"
+                )
 
         call.output.answer("rewind", data, text)
         if damaged:

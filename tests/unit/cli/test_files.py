@@ -65,3 +65,23 @@ def test_what_is_sealed_is_shown_to_who_asks_for_it(
     assert "--reveal" in program("files", "restore", "box", str(tmp_path / "x"), code=2).err
     assert program("files", "cat", "box", "cv", "--reveal").out == "Ann"
     assert "(personal)" in program("files", "list", "box").out
+
+
+def test_rewind_says_that_a_working_folder_stays(
+    program: Program, store: everthread.Store, tmp_path: Path
+) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    thread = store.thread("coder")
+    thread.attach_workspace(folder)
+    for number in range(2):
+        (folder / "a.py").write_text(f"a = {number}\n")
+        thread.state["n"] = number
+        thread.commit()
+    first = next(version.seq for version in thread.history() if thread.at(version).state.get("n") == 0)
+    told = program("rewind", "coder", str(first), "--yes").err
+    assert "working folder stays as it is" in told
+    assert (folder / "a.py").read_text() == "a = 1\n"
+    store.thread("plain").commit()
+    store.thread("plain").commit(label="second")
+    assert "working folder" not in program("rewind", "plain", "1", "--yes").err

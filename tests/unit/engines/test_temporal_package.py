@@ -6,13 +6,14 @@ import asyncio
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import everthread
 from everthread.engines.temporal.activities import ACTIVITIES, StoreSource
 from everthread.engines.temporal.log_activities import LOG_ACTIVITIES
-from everthread.engines.temporal.plugin import _with_ours
+from everthread.engines.temporal.plugin import EverthreadPlugin, _with_ours
 from tests.engines.careless import echo
 
 SOURCE = Path(everthread.__file__).parents[1]
@@ -83,3 +84,15 @@ def test_a_worker_without_activities_stays_without() -> None:
     assert _with_ours([], are_brought=True) == ours
     # The plugin may have been given to the client and to the worker.
     assert _with_ours(_with_ours([echo])) == [echo, *ours]
+
+
+def test_a_worker_that_cannot_open_its_store_says_why(caplog: pytest.LogCaptureFixture) -> None:
+    async def never(_: object) -> None:
+        raise AssertionError("it has no store")
+
+    plugin = EverthreadPlugin("sqlit:///agents.db")
+    worker: Any = None
+    with pytest.raises(everthread.EverthreadError, match="sqlit"):
+        asyncio.run(plugin.run_worker(worker, never))
+    assert "can't open its store" in caplog.text
+    assert "sqlit" in caplog.text

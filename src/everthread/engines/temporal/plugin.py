@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -35,6 +37,8 @@ from everthread.engines.temporal.activities import ACTIVITIES, AnyStore, Schedul
 from everthread.engines.temporal.log_activities import LOG_ACTIVITIES
 from everthread.engines.temporal.payloads import PayloadDriver
 from everthread.errors import UsageError
+
+_log = logging.getLogger("everthread")
 
 #: The header of an activity that says which run has scheduled it.
 _HEADER = "everthread"
@@ -119,9 +123,15 @@ class EverthreadPlugin(SimplePlugin):
         return any(getattr(other, "activities", None) for other in others if other is not self)
 
     async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:
-        if self._driver is not None:
-            await self._driver.attach(worker.client)
-        async with self._source.opened():
+        async with AsyncExitStack() as stack:
+            try:
+                if self._driver is not None:
+                    await self._driver.attach(worker.client)
+                await stack.enter_async_context(self._source.opened())
+            except Exception as error:
+                # Who enters a worker by ``async with`` isn't told, and waits for ever.
+                _log.error("a worker can't open its store, and ends: %s", error)
+                raise
             await next(worker)
 
 
