@@ -16,6 +16,7 @@ from everthread import FencedError, InvalidValueError, ThreadExistsError, Thread
 from everthread.engines import Execution, ThreadRef, latest
 from everthread.engines.steps import append, end, enter_step, open_thread, rewind
 from everthread.engines.sync import steps as blocking
+from tests.unit.cli.calling import Program
 
 Scenario = Callable[[Any], Awaitable[None]]
 
@@ -399,6 +400,86 @@ def test_after_its_end_a_thread_is_free_for_a_session(run: Callable[[Scenario], 
             pass
 
     run(scenario)
+
+
+async def last_run(store: Any, name: str = "t") -> tuple[Any, ...]:
+    found = (await (await store.session_records(name)).runs())[0]
+    return found.id, found.status, found.reason, found.ended_at is not None
+
+
+@pytest.mark.parametrize(
+    ("reason", "status"),
+    [
+        ("completed", "completed"),
+        ("failed", "failed"),
+        ("cancelled", "cancelled"),
+        ("max_turns", "failed"),
+        ("waiting_for_input", "waiting_for_input"),
+    ],
+)
+def test_a_run_that_ended_says_why(run: Callable[[Scenario], None], reason: str, status: str) -> None:
+    async def scenario(store: Any) -> None:
+        ref = await say(store, await open_thread(store, A, name="t"), 0, A, "a0")
+        assert await last_run(store) == ("run-a", "running", None, False)
+        await end(store, ref, A, reason)
+        assert await last_run(store) == ("run-a", status, reason, True)
+        # The activity was retried: its answer had been lost.
+        await end(store, ref, dataclasses.replace(A, attempt=2), reason)
+        assert await last_run(store) == ("run-a", status, reason, True)
+        async with store.session("t") as session:
+            found = session.found.last_run
+            assert (found.id, found.status, found.reason) == ("run-a", status, reason)
+
+    run(scenario)
+
+
+def test_a_run_that_ended_for_no_known_reason_is_refused(run: Callable[[Scenario], None]) -> None:
+    async def scenario(store: Any) -> None:
+        ref = await open_thread(store, A, name="t")
+        with pytest.raises(InvalidValueError, match="completed, max_turns"):
+            await end(store, ref, A, "done")
+        assert (await store.thread("t")).head.id == ref.version
+        assert await last_run(store) == ("run-a", "running", None, False)
+
+    run(scenario)
+
+
+def test_a_run_that_ended_and_goes_on_is_running_until_its_next_end(run: Callable[[Scenario], None]) -> None:
+    async def scenario(store: Any) -> None:
+        ref = await end(store, await open_thread(store, A, name="t"), A, "waiting_for_input")
+        ref = await say(store, ref, 1, A, "a1")
+        assert await last_run(store) == ("run-a", "running", None, False)
+        # Reset, to before that: the run before was superseded, its successor ends.
+        await end(store, await say(store, ref, 2, B, "b"), B)
+        assert await last_run(store) == ("run-b", "completed", "completed", True)
+        runs = await (await store.session_records("t")).runs()
+        assert [(each.id, each.status) for each in runs] == [("run-b", "completed"), ("run-a", "superseded")]
+        # One whose end came before its successor keeps it.
+        await end(store, ref, C)
+        runs = await (await store.session_records("t")).runs()
+        assert [each.status for each in runs] == ["completed", "completed", "superseded"]
+
+    run(scenario)
+
+
+def test_another_process_of_the_run_ends_it(tmp_path: Path) -> None:
+    """The one that ends it hasn't begun it; the command line tells how it ended."""
+    url = f"sqlite:///{tmp_path}/s.db"
+    program = Program(url, tmp_path)
+
+    with everthread.open(url) as store:
+        ref = blocking.open_thread(store, A, name="t")
+    (found,) = program.json("runs", "t")["runs"]
+    assert (found["status"], found["reason"], found["ended_at"]) == ("running", None, None)
+    with everthread.open(url) as store:
+        blocking.end(store, ref, A)
+    (found,) = program.json("runs", "t")["runs"]
+    assert (found["status"], found["reason"]) == ("completed", "completed")
+    assert found["ended_at"] is not None
+    for command in ("status", "show", "resume"):
+        told = program(command, "t").out
+        assert "completed" in told
+        assert "crashed" not in told
 
 
 def test_steps_of_an_engine_that_works_in_order(run: Callable[[Scenario], None]) -> None:

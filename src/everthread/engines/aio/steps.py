@@ -25,6 +25,7 @@ from everthread.errors import (
     UsageError,
     VersionNotFoundError,
 )
+from everthread.sessions.records import REASONS
 from everthread.threads.aio.keys import rewind_noted
 from everthread.threads.aio.step import AsyncStep
 from everthread.versions import RunToken, Version
@@ -394,10 +395,14 @@ async def end(
     store: AsyncThreadStore, ref: ThreadRef, where: Execution, reason: str = "completed"
 ) -> ThreadRef:
     """Record why the run ends, and free the thread for others. A step as well: without it, a run that is
-    reset to its very end would leave the thread where the run before had brought it."""
+    reset to its very end would leave the thread where the run before had brought it.
+
+    Raises :class:`InvalidValueError` if ``reason`` isn't one that a run can end for."""
+    if reason not in REASONS:
+        raise InvalidValueError(f"a run ends with one of {', '.join(REASONS)}, not {reason!r}", path="reason")
     async with enter_step(store, ref, ("end",), where, label="end") as step:
         if not step.done:
             step.result = reason
     if step.thread.core.join_run is not None:
-        await (await step.thread.core.join_run(step.thread, _token(where))).end()
+        await (await step.thread.core.join_run(step.thread, _token(where))).end(reason)
     return step.ref

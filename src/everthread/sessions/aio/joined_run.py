@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from everthread import process
 from everthread.errors import ConflictError, SessionFencedError, UsageError
 from everthread.sessions.aio.effects import Caller, Ledger
 from everthread.sessions.aio.fenced_thread import AsyncFencedThread, RunGuard
-from everthread.sessions.aio.journal import Failures
+from everthread.sessions.aio.journal import Failures, Runs
 from everthread.sessions.aio.lease import SharedLease
 from everthread.sessions.aio.run_start import SessionOptions, join
 from everthread.sessions.aio.status import uid_of
@@ -20,6 +20,7 @@ from everthread.sessions.locks import AsyncLock
 from everthread.threads.twins import ASYNC
 
 if TYPE_CHECKING:
+    from everthread.sessions.records import Reason
     from everthread.threads.aio.core import Core
     from everthread.threads.aio.thread import AsyncThread
     from everthread.versions import RunToken
@@ -40,7 +41,7 @@ class AsyncJoinedRun:
         self._uid = uid
         self._lease = self._new_lease(run)
         self.vouched = b""
-        self._caller: Caller | None = None
+        self._writers: tuple[Caller, Runs] | None = None
         self._guard: RunGuard | None = None
         if ASYNC:
             self._lock = AsyncLock()
@@ -71,12 +72,17 @@ class AsyncJoinedRun:
         if fenced is not None:
             raise fenced
 
-    async def end(self) -> None:
-        """End the run, for all of its processes: others may have the thread at once. Whoever of it comes
-        later begins it again, unless a newer run has come."""
+    async def end(self, reason: str) -> None:
+        """End the run, for all of its processes, and record why, a ``Reason``: others may have the thread at
+        once. Whoever of it comes later begins it again, unless a newer run has come."""
         async with self._lock:
             self.vouched = b""
-            await self._lease.release()
+            # Whoever has ended it, or taken over, has recorded that.
+            with suppress(SessionFencedError):
+                await self._lease.check()
+                _, runs = await self._begun()
+                await runs.end(cast("Reason", reason), None)
+                await self._lease.release()
 
     async def wrote(self) -> None:
         """After a write, which stands whatever becomes of the lease."""
@@ -96,22 +102,26 @@ class AsyncJoinedRun:
     ) -> Any:
         """Call a function that has an effect: see :meth:`AsyncAgentSession.call`."""
         async with self._lock:
-            caller = self._caller
-            if caller is None or self._guard is None or self._guard.fenced is not None:
-                # At the first call; and where the run was ended, and goes on.
-                caller = await self._start(self.id)
+            caller, _ = await self._begun()
         options: Any = {"verify": verify, "retry_on": retry_on, "step": step}
         return await caller.call_effect(key, fn, args, kwargs, **options)
 
-    async def _start(self, run: str | RunToken) -> Caller:
+    async def _begun(self) -> tuple[Caller, Runs]:
+        """What writes to the journal of the run. Needs the lock."""
+        if self._writers is None or self._guard is None or self._guard.fenced is not None:
+            # At the first call; and where the run was ended, and goes on.
+            return await self._start(self.id)
+        return self._writers
+
+    async def _start(self, run: str | RunToken) -> tuple[Caller, Runs]:
         """Become part of the run, and open its journal."""
-        self._caller = None
+        self._writers = None
         lease = self._new_lease(run)
         options = SessionOptions(name=self._name, run=run, ttl_s=_TTL_S)
         begun = await join(self._core, self._name, self._uid, options, lease)
         self._lease, self._guard = lease, begun.guard
         failures = Failures(begun.journal, self.id, begun.user_id)
-        self._caller = Caller(
+        caller = Caller(
             begun.journal,
             Ledger(begun.journal, self.id, shared=True),
             self.id,
@@ -120,7 +130,8 @@ class AsyncJoinedRun:
             ttl_us=lease.holder.ttl_us,
             denied=self._name if begun.thread.effects == "deny" else None,
         )
-        return self._caller
+        self._writers = caller, begun.runs
+        return self._writers
 
 
 async def _tell_nobody(use: ToolUse) -> None:

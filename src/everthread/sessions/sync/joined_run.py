@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from everthread import process
 from everthread.errors import ConflictError, SessionFencedError, UsageError
@@ -13,12 +13,13 @@ from everthread.sessions.effects import ToolUse
 from everthread.sessions.lease import token_of
 from everthread.sessions.sync.effects import Caller, Ledger
 from everthread.sessions.sync.fenced_thread import FencedThread, RunGuard
-from everthread.sessions.sync.journal import Failures
+from everthread.sessions.sync.journal import Failures, Runs
 from everthread.sessions.sync.lease import SharedLease
 from everthread.sessions.sync.run_start import SessionOptions, join
 from everthread.sessions.sync.status import uid_of
 
 if TYPE_CHECKING:
+    from everthread.sessions.records import Reason
     from everthread.threads.sync.core import Core
     from everthread.threads.sync.thread import Thread
     from everthread.versions import RunToken
@@ -39,7 +40,7 @@ class JoinedRun:
         self._uid = uid
         self._lease = self._new_lease(run)
         self.vouched = b""
-        self._caller: Caller | None = None
+        self._writers: tuple[Caller, Runs] | None = None
         self._guard: RunGuard | None = None
         self._lock = process.ProcessLock()
 
@@ -67,12 +68,17 @@ class JoinedRun:
         if fenced is not None:
             raise fenced
 
-    def end(self) -> None:
-        """End the run, for all of its processes: others may have the thread at once. Whoever of it comes
-        later begins it again, unless a newer run has come."""
+    def end(self, reason: str) -> None:
+        """End the run, for all of its processes, and record why, a ``Reason``: others may have the thread at
+        once. Whoever of it comes later begins it again, unless a newer run has come."""
         with self._lock:
             self.vouched = b""
-            self._lease.release()
+            # Whoever has ended it, or taken over, has recorded that.
+            with suppress(SessionFencedError):
+                self._lease.check()
+                _, runs = self._begun()
+                runs.end(cast("Reason", reason), None)
+                self._lease.release()
 
     def wrote(self) -> None:
         """After a write, which stands whatever becomes of the lease."""
@@ -92,22 +98,26 @@ class JoinedRun:
     ) -> Any:
         """Call a function that has an effect: see :meth:`AgentSession.call`."""
         with self._lock:
-            caller = self._caller
-            if caller is None or self._guard is None or self._guard.fenced is not None:
-                # At the first call; and where the run was ended, and goes on.
-                caller = self._start(self.id)
+            caller, _ = self._begun()
         options: Any = {"verify": verify, "retry_on": retry_on, "step": step}
         return caller.call_effect(key, fn, args, kwargs, **options)
 
-    def _start(self, run: str | RunToken) -> Caller:
+    def _begun(self) -> tuple[Caller, Runs]:
+        """What writes to the journal of the run. Needs the lock."""
+        if self._writers is None or self._guard is None or self._guard.fenced is not None:
+            # At the first call; and where the run was ended, and goes on.
+            return self._start(self.id)
+        return self._writers
+
+    def _start(self, run: str | RunToken) -> tuple[Caller, Runs]:
         """Become part of the run, and open its journal."""
-        self._caller = None
+        self._writers = None
         lease = self._new_lease(run)
         options = SessionOptions(name=self._name, run=run, ttl_s=_TTL_S)
         begun = join(self._core, self._name, self._uid, options, lease)
         self._lease, self._guard = lease, begun.guard
         failures = Failures(begun.journal, self.id, begun.user_id)
-        self._caller = Caller(
+        caller = Caller(
             begun.journal,
             Ledger(begun.journal, self.id, shared=True),
             self.id,
@@ -116,7 +126,8 @@ class JoinedRun:
             ttl_us=lease.holder.ttl_us,
             denied=self._name if begun.thread.effects == "deny" else None,
         )
-        return self._caller
+        self._writers = caller, begun.runs
+        return self._writers
 
 
 def _tell_nobody(use: ToolUse) -> None:

@@ -79,8 +79,8 @@ class StepRun(EffectCaller, Protocol):
     async def require_not_superseded(self) -> None:
         """Raise if another run has taken over."""
 
-    async def end(self) -> None:
-        """Give the thread back, for all processes of the run."""
+    async def end(self, reason: str) -> None:
+        """Record why the run ends, and give the thread back, for all of its processes."""
 
     async def wrote(self) -> None: ...
 

@@ -78,8 +78,8 @@ class StepRun(EffectCaller, Protocol):
     def require_not_superseded(self) -> None:
         """Raise if another run has taken over."""
 
-    def end(self) -> None:
-        """Give the thread back, for all processes of the run."""
+    def end(self, reason: str) -> None:
+        """Record why the run ends, and give the thread back, for all of its processes."""
 
     def wrote(self) -> None: ...
 
