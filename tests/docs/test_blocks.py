@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from everthread.keyring.keyring import open_keyring
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^( *)```python\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
@@ -98,6 +100,17 @@ def test_pages_can_be_followed_in_one_folder(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("HOME", str(tmp_path))
     for page in (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in IN_ONE_FOLDER)):
         run(str(page.relative_to(ROOT)), page.read_text(encoding="utf-8"))
+
+
+def test_the_erasure_page_leaves_no_hold_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader's keyring serves other stores, too, and a hold on it counts in all of them."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    run("erasure", (ROOT / "docs" / "guides" / "erasure.md").read_text(encoding="utf-8"))
+    keyring = open_keyring(str(tmp_path / ".everthread" / "keyring"))
+    assert keyring.key_ids("carol")
+    assert keyring.holds(keyring.held()) == frozenset()
+    keyring.close()
 
 
 def test_no_two_pages_open_the_same_file() -> None:

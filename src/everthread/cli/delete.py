@@ -65,7 +65,8 @@ def delete(call: Invocation, thread: str, yes: bool, dry_run: bool, children: bo
         handle = existing(store, thread)
         head = handle.head
         assert head is not None, "an existing thread has a head"
-        forks = [fork.thread for fork in family(handle).forks]
+        below = _below(store, handle) if children else []
+        forks = [fork.thread for fork in family(handle).forks if fork.thread not in below]
         data: dict[str, Any] = {
             "thread": thread,
             "dry_run": dry_run,
@@ -73,7 +74,6 @@ def delete(call: Invocation, thread: str, yes: bool, dry_run: bool, children: bo
             "forks": forks,
         }
         words = f"{clean(thread)} with {counted(head.seq, 'version')}"
-        below = _below(store, handle) if children else []
         if children:
             data["children"] = below
             words += f" and {counted(len(below), 'thread')} of subagents"

@@ -25,7 +25,7 @@ import msgspec
 
 from everthread.errors import EverthreadError, StateCorruptedError
 from everthread.maintenance.key_needs import count_keys
-from everthread.people.holds import Entry, Holds, Scope
+from everthread.people.holds import Holds, Scope
 from everthread.people.kept import USER_VALUES, Carried, Stayed, carried, keep, put_back, stays
 from everthread.people.kept import drop as drop_kept
 from everthread.people.report import (
@@ -221,11 +221,11 @@ def preview(core: Core, subject: str) -> ErasureReport:
         values, size = values + 1, size + len(data)
     for line in user_lines(core.backend, left):
         users += count_values(core, line)
-    standing = Holds(core).look(alive)
-    hold: Entry | None = standing.hold
+    standing, refusing = Holds(core).look(alive), Holds(core).refusing(alive)
     stayed: Stayed = ()
-    if hold is not None and standing.scope is not None and standing.scope.space == core.space:
-        stayed, hold = stays(core, alive, standing.scope), None
+    if standing.hold is not None and standing.scope is not None and standing.scope.space == core.space:
+        stayed, stayed_size = stays(core, alive, standing.scope)
+        size = max(size - stayed_size, 0)
         values, users = _without(values, stayed), users - dict(stayed).get(USER_VALUES, 0)
     unopened = 0 if values or users or stayed else _unopened(core)
     others = elsewhere(core)
@@ -247,7 +247,7 @@ def preview(core: Core, subject: str) -> ErasureReport:
             *held_places(url, stayed, standing.hold.reason if standing.hold else "", "would stay"),
         ),
         unreached=(*unreached_folders(core), *unreachable_copies(keyring.rotates_master)),
-        held=None if hold is None else hold.reason,
+        held=None if refusing is None else refusing.reason,
     )
 
 
@@ -386,8 +386,8 @@ class Erasure:
     def _keep_held(self, scope: Scope) -> None:
         """While the keys are there: nothing can be added under them any more, so this is all."""
         self._core.vault.note_erased(self.key_ids)
-        stayed = keep(self._core, self.key_ids, scope, self.notes.kept_under)
-        self.notes = msgspec.structs.replace(self.notes, stayed=stayed)
+        stayed, size = keep(self._core, self.key_ids, scope, self.notes.kept_under)
+        self.notes = msgspec.structs.replace(self.notes, stayed=stayed, stayed_size=size)
 
     def _capture(self) -> None:
         """Note the keys, then what to search for afterwards and how much there is. Nothing can be added from
@@ -462,7 +462,7 @@ class Erasure:
             self._outline(waiting=purged.waiting),
             complete=complete,
             sealed_values=_without(notes.values, notes.stayed),
-            sealed_bytes=notes.size,
+            sealed_bytes=max(notes.size - notes.stayed_size, 0),
             user_values=self._users_gone,
             survivors=notes.survivors,
             master_rotated=notes.rotated,
@@ -769,11 +769,13 @@ class Notes(msgspec.Struct, frozen=True, kw_only=True):
     rotated: bool = False
     pieces: tuple[bytes, ...] = ()
     traces: tuple[bytes, ...] = ()
-    #: What a hold covers, why, under which new key it is kept, and what that came to: places with counts.
+    #: What a hold covers, why, under which new key it is kept, and what that came to: places with counts,
+    #: and sealed bytes.
     scope: Scope | None = None
     reason: str = ""
     kept_under: bytes = b""
     stayed: Stayed = ()
+    stayed_size: int = 0
 
     def pack(self) -> bytes:
         kept = msgspec.structs.replace(self, pieces=tuple(evenly_chosen(self.pieces, KEPT_SAMPLES_MAX)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -238,22 +238,17 @@ class Holds:
         refused: list[Entry] = []
         kept: list[Standing] = []
         marks = self._core.vault.keyring.holds(key_ids)
-        elsewhere = bool(marks)
 
         def decide(found: Standing) -> Standing:
             refused.clear()
             kept.clear()
-            hold = found.hold
+            hold = self._refusing(found, marks, around=around)
             if hold is not None:
-                scope = found.scope
-                if around and scope is not None and scope.space == self._core.space and marks <= {found.mark}:
-                    kept.append(found)
-                    return found.after(HELD, self._entry(ERASED_AROUND))
                 refused.append(hold)
-                return found.after(HELD, self._entry(REFUSED))
-            if elsewhere:
-                refused.append(self._entry(HELD, _ELSEWHERE))
                 return found.after(found.state, self._entry(REFUSED))
+            if found.hold is not None:
+                kept.append(found)
+                return found.after(HELD, self._entry(ERASED_AROUND))
             return found if found.state == ERASING else found.after(ERASING, self._entry(ERASING))
 
         at, _ = self._found(key_ids)
@@ -266,6 +261,19 @@ class Holds:
                 since_us=hold.at_us,
             )
         return kept[0] if kept else None
+
+    def refusing(self, key_ids: list[bytes]) -> Entry | None:
+        """The hold for which :meth:`begin_erasing` would refuse an erasure of a person. Changes nothing."""
+        _, own = self._found(key_ids)
+        return self._refusing(own, self._core.vault.keyring.holds(key_ids), around=True)
+
+    def _refusing(self, own: Standing, marks: Set[bytes], *, around: bool) -> Entry | None:
+        """The hold that refuses, of this store or of another one that the keyring has a mark of."""
+        hold, scope = own.hold, own.scope
+        if hold is not None and not (around and scope is not None and scope.space == self._core.space):
+            return hold
+        others = marks if hold is None else marks - {own.mark}
+        return self._entry(HELD, _ELSEWHERE) if others else None
 
     def standings(self) -> list[tuple[bytes, Standing]]:
         """Whoever is held, by one of their keys."""

@@ -48,15 +48,25 @@ class _Held(NamedTuple):
     tagged: Tagged
 
 
-def stays(core: Core, key_ids: Collection[bytes], scope: Scope) -> Stayed:
-    """What would stay of what is under these keys. Reads all; changes nothing."""
-    found = [held.thread for held in _in_threads(core, key_ids, scope)]
-    found += [USER_VALUES for _ in _user_values(core, key_ids, scope)]
-    return tuple(sorted(Counter(found).items()))
+def stays(core: Core, key_ids: Collection[bytes], scope: Scope) -> tuple[Stayed, int]:
+    """What would stay of what is under these keys, and how many sealed bytes. Reads all; changes nothing."""
+    found = [(held.thread, held.tagged) for held in _in_threads(core, key_ids, scope)]
+    found += [(USER_VALUES, tagged) for _, tagged in _user_values(core, key_ids, scope)]
+    return _measured(core, found)
 
 
-def keep(core: Core, key_ids: Collection[bytes], scope: Scope, key_id: bytes) -> Stayed:
-    """Seal what a hold covers under another key as well, durably; what that is. May be done twice.
+def _measured(core: Core, found: list[tuple[str, Tagged]]) -> tuple[Stayed, int]:
+    """How many of these values stand where, and how many sealed bytes they are."""
+    value_ids = list({read_reference(tagged).value_id for _, tagged in found})
+    size = 0
+    for start in range(0, len(value_ids), _BATCH):
+        size += sum(map(len, core.backend.sealed(value_ids[start : start + _BATCH]).values()))
+    return tuple(sorted(Counter(where for where, _ in found).items())), size
+
+
+def keep(core: Core, key_ids: Collection[bytes], scope: Scope, key_id: bytes) -> tuple[Stayed, int]:
+    """Seal what a hold covers under another key as well, durably; what that is, and how many sealed bytes.
+    May be done twice.
 
     Raises :class:`KeyringError` if the keyring doesn't have the key.
     """
@@ -79,9 +89,10 @@ def keep(core: Core, key_ids: Collection[bytes], scope: Scope, key_id: bytes) ->
     _keep_user_values(core, key_ids, scope, key)
     core.vault.forget_kept()
     # Also what an earlier call has kept that was cut short.
-    found = [k.thread for k in core.vault.kept().values() if key_id in read_reference(k.tagged).key_ids]
-    found += [USER_VALUES for _ in _user_values(core, [key_id], scope)]
-    return tuple(sorted(Counter(found).items()))
+    kept = core.vault.kept().values()
+    found = [(k.thread, k.tagged) for k in kept if key_id in read_reference(k.tagged).key_ids]
+    found += [(USER_VALUES, tagged) for _, tagged in _user_values(core, [key_id], scope)]
+    return _measured(core, found)
 
 
 def _in_threads(core: Core, key_ids: Collection[bytes], scope: Scope) -> Iterator[_Held]:

@@ -70,6 +70,20 @@ def test_nobody_known_and_a_hold(
     assert thread.state["ann"].value == "ann@example.org"
 
 
+def test_a_dry_run_ends_with_1_under_a_hold_of_another_store_beside_one_on_some_values(
+    program: Program, thread: everthread.Thread, store: everthread.Store
+) -> None:
+    store.hold("user_ann", "case 17", threads="case/")
+    program("erase", "--subject", "user_ann", "--dry-run")
+    with everthread.open("memory:") as other:
+        other.hold("user_ann", "case 18")
+    shown = program("erase", "--subject", "user_ann", "--dry-run", code=1)
+    assert "under a legal hold (placed through another store" in shown.out
+    data = program.json("erase", "--subject", "user_ann", "--dry-run", code=1)
+    assert data["report"]["held"] == "placed through another store on the same keyring"
+    assert "another store" in program("erase", "--subject", "user_ann", "--yes", code=1).err
+
+
 def test_a_hold_is_told_as_a_refusal_and_nothing_is_asked(
     program: Program, thread: everthread.Thread, store: everthread.Store
 ) -> None:

@@ -106,6 +106,21 @@ def test_delete_takes_children_only_if_asked(
     assert [info.name for info in store.threads()] == ["boss/again/mine"]
 
 
+def test_delete_says_that_forks_live_on_but_not_children(program: Program, store: everthread.Store) -> None:
+    with store.session("boss") as parent:
+        parent.messages.append(
+            {"role": "assistant", "content": "", "tool_calls": [{"id": "c1", "name": "f", "arguments": "x"}]}
+        )
+        Subagent("f", lambda task: 1, thread="fork").call(parent, "c1", "x")
+    store.thread("boss").fork("other")
+    assert program.json("delete", "boss", "--dry-run")["forks"] == ["boss/f/c1", "other"]
+    data = program.json("delete", "boss", "--children", "--dry-run")
+    assert (data["children"], data["forks"]) == (["boss/f/c1"], ["other"])
+    text = program("delete", "boss", "--children", "--yes").out
+    assert "of subagents: boss/f/c1; its forks live on: other\n" in text
+    assert [info.name for info in store.threads()] == ["other"]
+
+
 def test_delete_with_children_waits_for_a_run_on_a_child(
     program: Program, store: everthread.Store, family: everthread.Version
 ) -> None:

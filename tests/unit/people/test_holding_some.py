@@ -167,6 +167,48 @@ def test_others_refuse_what_they_can_not_keep(opening: Opening) -> None:
     assert told(second, "chat") == [None] * 2, "the key is gone for all stores"
 
 
+def test_the_hold_that_refuses_is_named_and_a_dry_run_says_so_too(opening: Opening) -> None:
+    """Beside a hold of this store that an erasure would go around, one of another store refuses."""
+    first, second = opening(), opening("files")
+    for store in (first, second):
+        say(store, "case/17", Personal("bob", "evidence"))
+        say(store, "chat", Personal("bob", "gossip"))
+    first.hold("bob", "case 17", threads="case/")
+    second.hold("bob", "case 18", threads="case/")
+    for store in (first, second):
+        before = store.holds()
+        assert store.erase("bob", dry_run=True).held == "placed through another store on the same keyring"
+        assert store.holds() == before, "a dry run is no attempt"
+        with pytest.raises(LegalHoldError, match="another store") as caught:
+            store.erase("bob")
+        assert caught.value.reason == "placed through another store on the same keyring"
+        assert store.holds()[0].refused == 1
+    second.release_hold("bob")
+    assert first.erase("bob", dry_run=True).held is None
+    assert first.erase("bob")
+    assert told(first, "case/17") == ["evidence"] * 2
+
+
+def test_bytes_that_stay_are_not_counted_as_erased(opening: Opening) -> None:
+    store = opening()
+    users = UserStore(store)
+    users.set("bob", "email", "bob@example.org")
+    say(store, "case/17", Personal("bob", "evidence"), Personal(["bob", "ann"], "both"))
+    total = store.erase("bob", dry_run=True).sealed_bytes
+    store.hold("bob", "case 17", threads="case/", keys="email")
+    for _ in range(2):
+        for dry_run in (True, False):
+            report = store.erase("bob", dry_run=dry_run)
+            assert (report.sealed_values, report.sealed_bytes, report.stayed) == (0, 0, 5)
+    say(store, "chat", Personal("bob", "gossip"))
+    plan = store.erase("bob", dry_run=True)
+    report = store.erase("bob")
+    assert (plan.sealed_values, plan.sealed_bytes) == (report.sealed_values, report.sealed_bytes)
+    assert 0 < report.sealed_bytes < total
+    store.release_hold("bob")
+    assert store.erase("bob").sealed_bytes == total
+
+
 def test_an_erasure_that_was_cut_short_keeps_what_is_held(
     opening: Opening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
