@@ -111,7 +111,7 @@ class Agent:
             if self.is_waiting:
                 await workflow.wait_condition(lambda: bool(self.inbox) or self.is_ended)
                 if not self.inbox:
-                    return Outcome(self.ref, text, self.turns, "ended")
+                    return Outcome(self.ref, text, self.turns, "completed")
                 continue
             if self.turns >= task.turns_max:
                 return Outcome(self.ref, text, self.turns, "max_turns")
