@@ -9,19 +9,18 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import (
-    AbstractAsyncContextManager,
     AbstractContextManager,
     asynccontextmanager,
     contextmanager,
 )
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, TypeVar
 
 from temporalio import activity, workflow
 from temporalio.exceptions import ApplicationError
 
 from everthread.engines.aio import steps
+from everthread.engines.either_step import EitherStep
 from everthread.engines.pointers import Execution, ThreadRef
 from everthread.engines.sync import steps as blocking_steps
 from everthread.errors import FencedError, NotFoundError, StoreClosedError, UsageError
@@ -161,34 +160,8 @@ def execution() -> Execution:
     )
 
 
-class ActivityStep:
+class ActivityStep(EitherStep):
     """A step of an activity: entered with ``async with`` or, in a blocking activity, ``with``."""
-
-    def __init__(self, ref: ThreadRef, key: tuple[str | int, ...], options: dict[str, Any]) -> None:
-        self._arguments = (ref, key)
-        self._options = options
-        self._awaited: AbstractAsyncContextManager[steps.AsyncEngineStep] | None = None
-        self._blocking: AbstractContextManager[blocking_steps.EngineStep] | None = None
-
-    async def __aenter__(self) -> steps.AsyncEngineStep:
-        self._awaited = self._enter_async()
-        return await self._awaited.__aenter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        assert self._awaited is not None
-        return await self._awaited.__aexit__(kind, error, trace)
-
-    def __enter__(self) -> blocking_steps.EngineStep:
-        self._blocking = self._enter_blocking()
-        return self._blocking.__enter__()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        assert self._blocking is not None
-        return self._blocking.__exit__(kind, error, trace)
 
     @asynccontextmanager
     async def _enter_async(self) -> AsyncIterator[steps.AsyncEngineStep]:
