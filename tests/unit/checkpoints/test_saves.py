@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -166,7 +165,7 @@ def test_every_checkpoint_comes_back_exactly(saved: list[dict[str, Any]]) -> Non
 def repr_of(value: Any) -> Any:
     """As ``repr``, but the order of keys doesn't count."""
     if isinstance(value, dict):
-        return Counter((repr(key), repr(repr_of(item))) for key, item in value.items())
+        return sorted((repr(key), repr(repr_of(item))) for key, item in value.items())
     if isinstance(value, list | tuple):
         return type(value), [repr_of(item) for item in value]
     return repr(value)
