@@ -141,9 +141,11 @@ async def chains(ring: Ring, rng: random.Random, rounds: int) -> str:
         runs = [handle]
         for number in range(rounds):
             source = rng.choice(runs)
-            again = await reset(
-                bench.client, source, rng.choice(workflow_tasks(await source.fetch_history()))
-            )
+            # A run under way may have completed no task so far; the first one has.
+            tasks = workflow_tasks(await source.fetch_history())
+            if not tasks:
+                source, tasks = handle, workflow_tasks(await handle.fetch_history())
+            again = await reset(bench.client, source, rng.choice(tasks))
             runs.append(again)
             if number % 5 == 4:
                 bench.world.set_trap(rng.choice(POINTS))
