@@ -130,6 +130,8 @@ class Scan:
         self.seen: dict[str, Signature] = {}
         self.changed: list[str] = []
         self.left_out: dict[str, str] = {}
+        #: Folders that were something else when they were to be entered.
+        self.swapped: list[str] = []
 
     def run(self) -> None:
         cache, choice = self._cache, self._choice
@@ -183,12 +185,25 @@ class Scan:
             raise self._too_much(text)
         for text, name in folders:
             check_size(text, len(text), depth + 1)
-            inner = self._folder.enter(fd, name, text)
+            try:
+                inner = self._folder.enter(fd, name)
+            except OSError as error:
+                self._not_entered(text, error)
+                continue
             if inner is not None:
                 try:
                     self._walk(inner, f"{text}/", depth + 1)
                 finally:
                     os.close(inner)
+
+    def _not_entered(self, text: str, error: OSError) -> None:
+        del self.tree[text]
+        if isinstance(error, NotADirectoryError):
+            self.swapped.append(text)
+        elif self._choice is None:
+            raise unreadable(text, error, "looked at") from None
+        else:
+            self.left_out[text] = shown(error)
 
     def _is_due(self, text: str, look: Signature) -> bool:
         """Whether a file has to be read that isn't as the cache knows it."""
@@ -232,13 +247,23 @@ class _Saving:
         self._cache = cache
         self._choice = choice
         self.known = dict(files.tree)
-        self.scan = Scan(folder, self.known, cache, files.limits, choice)
+        self.scan: Scan
         self.unsettled: list[str] = []
+
+    def _look(self) -> Scan:
+        """Look at the directory, and again if a folder became something else meanwhile."""
+        for _ in range(_TRIES):
+            scan = Scan(self._folder, self.known, self._cache, self._files.limits, self._choice)
+            scan.run()
+            if not scan.swapped:
+                break
+        return scan
 
     def run(self) -> Tree:
         """The tree that the directory is; its contents are stored, or about to be."""
-        scan = self.scan
-        scan.run()
+        scan = self.scan = self._look()
+        for text in scan.swapped:
+            self._keep_known(text)
         for text in scan.changed:
             entry = self._read(text)
             if entry is None:
@@ -248,6 +273,14 @@ class _Saving:
             if self._files.pending_bytes > _FLUSH_BYTES:
                 self._files.save(metadata={"files": "contents of a tree to come"})
         return scan.tree
+
+    def _keep_known(self, folder: str) -> None:
+        """A folder that is swapped each time it is looked at stays in the tree as it was, and is named."""
+        inside = f"{folder}/"
+        self.scan.tree.update(
+            (text, entry) for text, entry in self.known.items() if text == folder or text.startswith(inside)
+        )
+        self.unsettled.append(text_name(folder))
 
     def _read(self, text: str) -> Entry | None:
         """The entry of a file that has to be read; ``None`` if it doesn't belong to the tree."""

@@ -91,14 +91,13 @@ class Folder:
 
     # ── looking ──────────────────────────────────────────────────────────────────────────────
 
-    def enter(self, fd: int, name: str, text: str) -> int | None:
-        """A folder in an open folder, open; ``None`` if it is gone meanwhile."""
+    def enter(self, fd: int, name: str) -> int | None:
+        """A folder in an open folder, open; ``None`` if it is gone meanwhile. Raises :class:`OSError` if it
+        can't be entered, :class:`NotADirectoryError` if something else has taken its place."""
         try:
             return os.open(name, _FOLDER, dir_fd=fd)
         except FileNotFoundError:
             return None
-        except OSError as error:
-            raise unreadable(text, error, "looked at") from None
 
     def parent(self, text: str) -> tuple[int, bytes]:
         """The open folder that a path is in, and its name there; to be used before the next call."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import socket
@@ -12,10 +13,17 @@ import pytest
 
 import everthread
 from everthread import Store
-from everthread.errors import InvalidStateError, InvalidValueError, LimitError, StateCorruptedError
+from everthread.errors import (
+    InvalidStateError,
+    InvalidValueError,
+    LimitError,
+    StateCorruptedError,
+    StorageWriteError,
+)
 from everthread.sandboxes import FileLimits, Files
 from everthread.sandboxes import directory as directories
 from everthread.sandboxes.directory import save_directory
+from everthread.sandboxes.disk import Folder
 from everthread.sandboxes.stat_cache import StatCache, is_settled
 from tests.kit.trees import RandomTree, held
 
@@ -259,6 +267,66 @@ def test_a_file_that_is_written_while_it_is_read_is_named(
     monkeypatch.undo()
     files.save_directory(root)
     assert files.read("busy").startswith(b"after")
+
+
+def swap(folder: Path, aside: Path) -> None:
+    """A link takes the place of a folder, or the folder comes back."""
+    if folder.is_symlink():
+        folder.unlink()
+        aside.rename(folder)
+    else:
+        folder.rename(aside)
+        folder.symlink_to(aside)
+
+
+@pytest.mark.parametrize("swaps", [1, 99])
+def test_a_folder_that_is_swapped_while_it_is_looked_at_is_taken_again_or_named(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swaps: int
+) -> None:
+    work, aside = tmp_path / "work", tmp_path / "aside"
+    (work / "d").mkdir(parents=True)
+    (work / "d" / "f").write_text("mine")
+    files = Files(store.thread("t"))
+    first = files.save_directory(work)
+    enter, left = Folder.enter, [swaps]
+
+    def entered(self: Folder, fd: int, name: str) -> int | None:
+        if left[0] <= 0:
+            return enter(self, fd, name)
+        left[0] -= 1
+        swap(work / "d", aside)
+        try:
+            return enter(self, fd, name)
+        finally:
+            swap(work / "d", aside)
+
+    monkeypatch.setattr(Folder, "enter", entered)
+    (work / "new").write_text("beside it")
+    saved = files.save_directory(work)
+    assert saved.unsettled == (() if swaps == 1 else ("d",))
+    assert (saved.added, saved.changed, saved.removed) == (1, 0, 0)
+    assert files.read("d/f") == b"mine"
+    assert first.unsettled == ()
+
+
+def test_a_folder_that_may_not_be_entered_is_left_out_and_named(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refused by hand: the superuser, as whom tests may run, may enter any."""
+    work = tmp_path / "work"
+    (work / "d").mkdir(parents=True)
+    (work / "f").write_text("mine")
+
+    def refuse(self: Folder, fd: int, name: str) -> int | None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Folder, "enter", refuse)
+    with pytest.raises(StorageWriteError, match="'d' can't be looked at: permission denied"):
+        Files(store.thread("t")).save_directory(work)
+    workspace = store.thread("w").attach_workspace(work)
+    assert workspace.last is not None
+    assert workspace.last.left_out == {"d": "permission denied"}
+    assert list(workspace.files.tree) == ["f"]
 
 
 def test_a_large_directory_is_committed_in_parts_that_show_no_half_tree(
