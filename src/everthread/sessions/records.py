@@ -59,6 +59,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
     error: str | None = None
     sandbox_id: str | None = None
+    #: When one without an end was last heard of, if its lease can't say that any more.
+    heard_us: int | None = None
 
     @property
     def started_at(self) -> datetime.datetime:
@@ -225,6 +227,7 @@ def run_of(stored: Mapping[str, Any]) -> RunRecord:
         usage=usage_of(stored.get("usage")),
         error=_text_or_none(stored, "error"),
         sandbox_id=_text_or_none(stored, "sandbox_id"),
+        heard_us=_whole_or_none(stored, "heard_us"),
     )
 
 

@@ -166,7 +166,16 @@ class Runs:
     written there, at the latest its end. A run that takes over records it at once: its commit is the fence.
     """
 
-    def __init__(self, journal: FencedThread, uid: str, holder: Holder, parent: Runs | None = None) -> None:
+    def __init__(
+        self,
+        journal: FencedThread,
+        uid: str,
+        holder: Holder,
+        parent: Runs | None = None,
+        *,
+        unlisted: bool = False,
+    ) -> None:
+        self._unlisted = unlisted
         self._journal = journal
         self._uid = uid
         self._holder = holder
@@ -192,7 +201,11 @@ class Runs:
             self._put_run(crashed)
         self._put_begin()
         state = self._journal.state
-        if not self.is_open:
+        if self.is_unlisted:
+            if before is not None and state[RUN].get("ended_us") is None:
+                # The lease, which says when that run was last heard of, is this one's now.
+                state[RUN]["heard_us"] = before.renewed_us
+        elif not self.is_open:
             # A run that its caller named, and that goes on after it was ended.
             self._set_status("running")
             for part in ("ended_us", "reason", "error"):
@@ -207,7 +220,7 @@ class Runs:
 
     def _put_begin(self) -> None:
         """Before a write to the journal: the run is recorded there."""
-        if not self.recorded:
+        if not self.recorded and not self.is_unlisted:
             self._put_run(self._holder)
             self._journal.state[RUN]["user"] = self._user
 
@@ -230,6 +243,16 @@ class Runs:
         # Every write asks: the document isn't copied for that.
         run = own_part(self._journal.state, self._uid).get(RUN)
         return isinstance(run, Mapping) and run.get("run_id") == self.run_id
+
+    @property
+    def is_unlisted(self) -> bool:
+        """Whether it isn't recorded, so that the run before it stays the last one. Where there is none, the
+        journal needs this one to be told of."""
+        return (
+            self._unlisted
+            and not self.recorded
+            and isinstance(own_part(self._journal.state, self._uid).get(RUN), Mapping)
+        )
 
     @property
     def is_open(self) -> bool:
@@ -345,6 +368,8 @@ class Runs:
                 self._journal.state[CHILD_USAGE].increment(counter, count)
 
     def end(self, reason: Reason, error: str | None) -> None:
+        if self.is_unlisted:
+            return
         with self._journal.writing():
             self._set_status(STATUS_OF[reason])
             run = self._journal.state[RUN]

@@ -68,6 +68,8 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_turns: int | None = None
     must_exist: bool = False
     run: str | RunToken | None = None
+    #: It does something for the run before it, which stays the last one: it settles an effect.
+    unlisted: bool = False
 
     def __post_init__(self) -> None:
         names = (
@@ -278,7 +280,7 @@ def _started(
     guard = RunGuard(lease)
     thread = FencedThread(core, name, guard)
     journal = open_journal(core, uid, guard)
-    runs = Runs(journal, uid, lease.holder, parent)
+    runs = Runs(journal, uid, lease.holder, parent, unlisted=options.unlisted)
     _check_line(thread, uid)
     tags = _tags(options, lease.holder.run)
     found = _look(core, name, uid, before)
