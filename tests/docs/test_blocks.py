@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,6 +37,7 @@ IN_ONE_FOLDER = (
     "guides/stores",
     "guides/working-state",
 )
+INSTALLED = re.compile(r"\$ pip install '/path/to/the/clone\[([\w-]+)\]'")
 WAIT = re.compile(r"\btime\.sleep\(\d+\)")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
@@ -141,6 +143,18 @@ def anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as code hosts make them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_extras_are_installed_by_the_same_line_everywhere() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    known = set(extras["optional-dependencies"])
+    for page in PAGES:
+        for line in page.read_text(encoding="utf-8").splitlines():
+            if "pip install" not in line or "[" not in line.partition("pip install")[2]:
+                continue
+            found = INSTALLED.fullmatch(line)
+            assert found is not None, f"{page.name}: {line}"
+            assert found[1] in known, f"{page.name}: {line}"
 
 
 def test_the_readme_is_short() -> None:
