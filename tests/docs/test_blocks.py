@@ -6,7 +6,10 @@ A comment ``# → text`` behind an expression says what its repr is, and is held
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +40,8 @@ IN_ONE_FOLDER = (
     "guides/stores",
     "guides/working-state",
 )
+#: Pages whose programs a reader runs more than once; those of Temporal: ``tests/engines/test_guide.py``.
+TWICE = ("guides/engines", "guides/dbos", "guides/sandboxes", "guides/workspaces", "guides/subagents")
 INSTALLED = re.compile(r"\$ pip install '/path/to/the/clone\[([\w-]+)\]'")
 WAIT = re.compile(r"\btime\.sleep\(\d+\)")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -97,6 +102,18 @@ def test_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     run(str(page.relative_to(ROOT)), page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_a_page_runs_again_in_the_folder_that_it_left(name: str, tmp_path: Path) -> None:
+    """In a process of its own each time, as a reader's."""
+    code = "import pathlib, sys; from tests.docs.test_blocks import run; "
+    code += "run(sys.argv[1], pathlib.Path(sys.argv[1]).read_text(encoding='utf-8'))"
+    command = [sys.executable, "-c", code, str(ROOT / "docs" / f"{name}.md")]
+    environment = {**os.environ, "HOME": str(tmp_path), "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}
+    for _ in range(2):
+        found = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert found.returncode == 0, found.stderr
 
 
 def test_pages_can_be_followed_in_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
