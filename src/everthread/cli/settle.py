@@ -42,8 +42,8 @@ def settle(call: Invocation, thread: str, key: str, done: bool | None, result: s
     again, and returns the result; one that isn't is called when a run comes to it. Where records of effects
     were lost, any KEY that isn't known is in doubt.
 
-    The last run stays the last one. Refused (5) while a process is at work on the thread, or calls the effect.
-    Ends with 3 if the effect isn't in doubt.
+    The last run stays the last one. Refused (5) while a process is at work on the thread, or calls the
+    effect. Ends with 3 if the effect isn't in doubt.
     """
     if done is None:
         raise click.UsageError("say --done or --not-done")

@@ -25,7 +25,7 @@ from everthread.cli.options import (
     pass_invocation,
     shared_options,
 )
-from everthread.cli.output import Table, note
+from everthread.cli.output import Table, ago, note
 
 if TYPE_CHECKING:
     from everthread.store import Store
@@ -144,9 +144,12 @@ def _session(store: Store, thread: str) -> dict[str, Any] | None:
         return None
     found = store.session_records(thread)
     run = found.last_run
+    text = "" if run is None else run.text + (f" by {run.agent}" if run.agent else "")
+    if found.status == "silent" and found.heartbeat_us is not None:
+        text += f", last heard of {ago(found.heartbeat_us, store.core.runtime.now_us())}"
     return {
         "status": found.status,
-        "text": "" if run is None else run.text + (f" by {run.agent}" if run.agent else ""),
+        "text": text,
         "turns": found.turns,
         "usage": dict(found.usage),
         "in_doubt": [effect.key for effect in found.open_effects() if effect.state == "in_doubt"],

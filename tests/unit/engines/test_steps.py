@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from everthread import FencedError, InvalidValueError, ThreadExistsError, Thread
 from everthread.engines import Execution, ThreadRef, latest
 from everthread.engines.steps import append, end, enter_step, open_thread, rewind
 from everthread.engines.sync import steps as blocking
+from everthread.threads.runtime import Runtime
 from tests.unit.cli.calling import Program
+from tests.unit.sessions.clock import Clock
 
 Scenario = Callable[[Any], Awaitable[None]]
 
@@ -480,6 +483,50 @@ def test_another_process_of_the_run_ends_it(tmp_path: Path) -> None:
         told = program(command, "t").out
         assert "completed" in told
         assert "crashed" not in told
+
+
+def test_a_run_that_nothing_was_heard_of_is_silent_and_goes_on(tmp_path: Path) -> None:
+    """A model may take long, a person days: that a workflow says nothing is no crash."""
+    url, clock = f"sqlite:///{tmp_path}/s.db", Clock()
+    clock.now_us = time.time_ns() // 1000 - 3 * 86_400 * 1_000_000
+    program = Program(url, tmp_path)
+    with everthread.open(url, runtime=Runtime(now_us=clock)) as store:
+        ref = blocking.open_thread(store, A, name="t")
+        assert store.session_records("t").status == "running"
+    (found,) = program.json("runs", "t")["runs"]
+    assert (found["status"], found["ended_at"]) == ("silent", None)
+    assert program.json("status")["threads"][0]["session"] == "silent"
+    for command in ("runs", "show", "resume"):
+        told = program(command, "t").out
+        assert "run 1 silent" in told
+        assert "last heard of 3 d ago" in told
+        assert "crashed" not in told
+    assert program.json("resume", "t")["report"]["crashed"] is False
+    assert "Last: run 1 silent" in program("resume", "t", "--briefing").out
+    with everthread.open(url) as store:
+        # The workflow goes on.
+        with blocking.enter_step(store, ref, ("turn", 0), A) as step:
+            step.messages.append({"content": "a"})
+        assert store.session_records("t").status == "running"
+        # Another run may have the thread, and then it is that one's.
+        with blocking.enter_step(store, step.ref, ("turn", 1), B) as step:
+            step.messages.append({"content": "b"})
+        runs = store.session_records("t").runs()
+        assert [(each.id, each.status) for each in runs] == [("run-b", "running"), ("run-a", "superseded")]
+
+
+def test_a_session_of_a_process_takes_the_place_of_a_silent_run(tmp_path: Path) -> None:
+    url, clock = f"sqlite:///{tmp_path}/s.db", Clock()
+    with everthread.open(url, runtime=Runtime(now_us=clock)) as store:
+        ref = blocking.open_thread(store, A, name="t")
+        clock.go(301)
+        assert store.session_records("t").status == "silent"
+        with store.session("t") as session:
+            assert session.found.status == "silent"
+        runs = store.session_records("t").runs()
+        assert [each.status for each in runs] == ["completed", "superseded"]
+        with pytest.raises(FencedError):
+            blocking.append(store, ref, {"id": "late"}, A)
 
 
 def test_steps_of_an_engine_that_works_in_order(run: Callable[[Scenario], None]) -> None:
