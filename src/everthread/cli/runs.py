@@ -41,7 +41,9 @@ def runs(call: Invocation, thread: str, limit: int) -> None:
                 words = f"{run.text}, {verb} {ago(run.ended_us or run.started_us, now_us)}"
                 if run.status == "silent" and records_.heartbeat_us is not None:
                     words += f", last heard of {ago(records_.heartbeat_us, now_us)}"
-                details = [f"{run.turns:,} turns" if run.turns else "", run.agent or "", run.error or ""]
+                # The text of one that failed says with what.
+                error = run.error if run.error and run.status != "failed" else ""
+                details = [f"{run.turns:,} turns" if run.turns else "", run.agent or "", error]
                 click.echo(clean(", ".join(filter(None, [words, *details]))))
             if not found:
                 note("no run yet")

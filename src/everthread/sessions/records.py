@@ -84,7 +84,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
             return f"how run {self.number}, or a later one, ended isn't known: its journal is damaged"
         how = self.status if self.reason in (None, self.status) else f"{self.status} ({self.reason})"
         where = f" in turn {self.turn}" if self.turn and self.status == "crashed" else ""
-        return f"run {self.number} {how}{where}"
+        why = f": {self.error}" if self.error and self.status == "failed" else ""
+        return f"run {self.number} {how}{where}{why}"
 
 
 class EffectRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ import pytest
 import everthread
 from everthread import FencedError, InvalidValueError, ThreadExistsError, ThreadNotFoundError
 from everthread.engines import Execution, ThreadRef, latest
+from everthread.engines.local import LocalEngine
 from everthread.engines.steps import append, end, enter_step, open_thread, rewind
 from everthread.engines.sync import steps as blocking
 from everthread.threads.runtime import Runtime
@@ -461,6 +462,100 @@ def test_a_run_that_ended_and_goes_on_is_running_until_its_next_end(run: Callabl
         await end(store, ref, C)
         runs = await (await store.session_records("t")).runs()
         assert [each.status for each in runs] == ["completed", "completed", "superseded"]
+
+    run(scenario)
+
+
+def test_the_end_of_a_run_that_failed_names_the_error(run: Callable[[Scenario], None]) -> None:
+    async def scenario(store: Any) -> None:
+        ref = await open_thread(store, A, name="t")
+        with pytest.raises(InvalidValueError, match="no error to record"):
+            await end(store, ref, A, "completed", ("ValueError", "no such city"))
+        assert await last_run(store) == ("run-a", "running", None, False)
+        failed = await end(store, ref, A, "failed", ("ValueError", "no such city"))
+        # Told again, after a lost answer: it is recorded once.
+        assert await end(store, ref, A, "failed", ("ValueError", "no such city")) == failed
+        records = await store.session_records("t")
+        assert (records.last_run.reason, records.last_run.error) == ("failed", "ValueError")
+        (error,) = await records.errors()
+        assert (error.text, error.run) == ("workflow: ValueError: no such city", "run-a")
+        # One that goes on has not failed.
+        await say(store, ref, 0, A, "a")
+        assert (await store.session_records("t")).last_run.error is None
+
+    run(scenario)
+
+
+def test_what_a_person_s_run_failed_with_is_sealed_and_shown_masked(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/s.db"
+    program = Program(url, tmp_path)
+    for name, user in (("plain", None), ("sealed", "ann")):
+        with everthread.open(url) as store:
+            with store.session(name, user_id=user):
+                pass
+            ref = blocking.open_thread(store, A, name=name, mode="continue")
+            blocking.end(store, ref, A, "failed", ("ValueError", "no such city"))
+            (error,) = store.session_records(name).errors()
+            assert (error.message, error.personal) == ("no such city", user is not None)
+        said = "•••" if user else "no such city"
+        assert f"run 2 failed: ValueError: {said}" in program("show", name).out
+        assert "run 2 failed: ValueError, ended" in program("runs", name).out
+        told = program("resume", name, "--briefing").out
+        assert "Last: run 2 failed: ValueError" in told
+        assert f"workflow: ValueError: {said}" in told
+
+
+def test_a_pointer_whose_version_was_pruned_says_so_and_the_way_out(run: Callable[[Scenario], None]) -> None:
+    """A workflow slept, others wrote, and gc() took what it points to; or it was reset to before that."""
+
+    async def scenario(store: Any) -> None:
+        refs = [await open_thread(store, A, name="t")]
+        for turn in range(3):
+            refs.append(await say(store, refs[-1], turn, A, f"a{turn}"))
+        thread = await store.thread("t")
+        thread.messages.append({"content": "somebody else"})
+        await thread.commit()
+        await store.gc(everthread.Retention(keep_last=1))
+        said = await contents(store)
+        where = dataclasses.replace(C, origin="run-c", owner="x")
+        verbs: list[Callable[[], Awaitable[Any]]] = [
+            lambda: say(store, refs[-1], 3, A, "late"),
+            lambda: append(store, refs[-1], {"id": "m", "content": "late"}, A),
+            lambda: tool(store, refs[-1], 0, A, "late"),
+            lambda: rewind(store, refs[-1], refs[1], A),
+            lambda: LocalEngine(store, A).load(refs[1]),
+            lambda: open_thread(store, where, name="fork", mode="fork", source=refs[1]),
+            lambda: end(store, refs[-1], A),
+            lambda: say(store, refs[1], 1, B, "reset"),
+        ]
+        for verb in verbs:
+            with pytest.raises(
+                everthread.VersionPrunedError, match=r"points to.*pruned.*mode=.continue"
+            ) as told:
+                await verb()
+            assert "keep_within" in str(told.value)
+        assert await contents(store) == said
+        # The way out.
+        where = dataclasses.replace(C, origin="run-c")
+        ref = await open_thread(store, where, name="t", mode="continue")
+        await say(store, ref, 0, where, "goes on")
+        assert await contents(store) == [*said, "goes on"]
+
+    run(scenario)
+
+
+def test_a_pointer_to_the_newest_version_outlives_pruning(run: Callable[[Scenario], None]) -> None:
+    async def scenario(store: Any) -> None:
+        refs = [await open_thread(store, A, name="t")]
+        for turn in range(3):
+            refs.append(await say(store, refs[-1], turn, A, f"a{turn}"))
+        await (await store.thread("t")).pin(refs[1].version)
+        await store.gc(everthread.Retention(keep_last=1))
+        await say(store, refs[-1], 3, A, "a3")
+        assert await contents(store) == ["a0", "a1", "a2", "a3"]
+        # What is pinned can be gone back to.
+        await say(store, refs[1], 1, B, "b1")
+        assert await contents(store) == ["a0", "b1"]
 
     run(scenario)
 
