@@ -182,3 +182,20 @@ def test_a_briefing_counts_no_call_twice_that_was_settled_as_not_done(
         told = str(s.briefing())
     assert "pay-2" in told
     assert "Not shown" not in told, "every call is listed: none may have been made beside them"
+
+
+def test_after_settling_a_named_run_that_had_ended_can_still_go_on(
+    program: Program, store: everthread.Store
+) -> None:
+    """A workflow that waits for a person, who settles what it left in doubt."""
+    with store.session("bot", run="job 7") as s:
+        with pytest.raises(OSError, match="dead"):
+            s.call("pay-2", broken)
+        s.wait_for_input()
+    program("settle", "bot", "pay-2", "--not-done")
+    (run,) = store.session_records("bot").runs()
+    assert (run.id, run.status) == ("job 7", "waiting_for_input")
+    with store.session("bot", run="job 7") as s:
+        assert s.call("pay-2", lambda: "receipt 2") == "receipt 2"
+        s.complete()
+    assert [(run.id, run.status) for run in store.session_records("bot").runs()] == [("job 7", "completed")]

@@ -144,7 +144,7 @@ async def begin(store: AsyncThreadStore, options: SessionOptions, parent: Runs |
     if options.run is not None:
         joined = SharedLease(core, uid, options.run, agent=options.agent, ttl_us=ttl_us)
         return await join(core, name, uid, options, joined, created, parent)
-    lease = OwnLease(core, uid, run=run_id, agent=options.agent, ttl_us=ttl_us)
+    lease = OwnLease(core, uid, run=run_id, agent=options.agent, ttl_us=ttl_us, unlisted=options.unlisted)
     before = await lease.acquire()
     try:
         return await _started(core, name, uid, options, lease, before, created, parent)

@@ -144,7 +144,7 @@ def begin(store: ThreadStore, options: SessionOptions, parent: Runs | None = Non
     if options.run is not None:
         joined = SharedLease(core, uid, options.run, agent=options.agent, ttl_us=ttl_us)
         return join(core, name, uid, options, joined, created, parent)
-    lease = OwnLease(core, uid, run=run_id, agent=options.agent, ttl_us=ttl_us)
+    lease = OwnLease(core, uid, run=run_id, agent=options.agent, ttl_us=ttl_us, unlisted=options.unlisted)
     before = lease.acquire()
     try:
         return _started(core, name, uid, options, lease, before, created, parent)
