@@ -7,6 +7,7 @@ from typing import Any
 
 from dbos import DBOS
 
+from everthread import Retention
 from everthread.engines import (
     AgentResult,
     AgentState,
@@ -18,7 +19,7 @@ from everthread.engines import (
     Turn,
     run_agent,
 )
-from everthread.engines.dbos import open_thread, step
+from everthread.engines.dbos import append, open_thread, step, store
 from tests.engines.dbos_agent import drawn, world
 
 #: What the model says, by the number of answers that stand in the thread, and the tools that it wants.
@@ -77,3 +78,30 @@ async def loop_agent() -> AgentResult:
         message={"role": "user", "content": "go on"},
         state=state,
     )
+
+
+@DBOS.step(retries_allowed=True, max_attempts=2, interval_seconds=0.01)
+async def refuse(turn: Turn) -> Answer:
+    raise ValueError("no such city\nand a second line")
+
+
+@DBOS.workflow()
+async def failing_agent() -> None:
+    await run_agent(open_thread(), model=refuse)
+
+
+@DBOS.step()
+async def forget(ref: ThreadRef) -> None:
+    """Somebody else writes, and gc() takes all but the newest version."""
+    opened = await store()
+    thread = await opened.thread(ref.thread)
+    thread.messages.append({"role": "user", "content": "meanwhile"})
+    await thread.commit()
+    await opened.gc(Retention(keep_last=1, keep_labelled=False))
+
+
+@DBOS.workflow()
+async def sleeper() -> None:
+    ref = await open_thread()
+    await forget(ref)
+    await append(ref, {"id": "late", "role": "user", "content": "late"})

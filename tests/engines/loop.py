@@ -9,6 +9,7 @@ from typing import Any
 from temporalio import activity, workflow
 from temporalio.common import RetryPolicy
 
+from everthread import Retention
 from everthread.engines import (
     AgentResult,
     AgentState,
@@ -23,7 +24,7 @@ from everthread.engines import (
     WaitForInput,
     run_agent,
 )
-from everthread.engines.temporal import open_thread, recycle_due, step
+from everthread.engines.temporal import append, load, open_thread, recycle_due, step, store
 
 #: What the model says, by the number of answers that stand in the thread, and the tools that it wants.
 SCRIPT = (
@@ -131,4 +132,41 @@ class LoopAgent:
         return Outcome(result, task.runs, self.told)
 
 
-ACTIVITIES = [ask_model, search]
+@activity.defn
+async def refuse(turn: Turn) -> Answer:
+    raise ValueError("no such city\nand a second line")
+
+
+@workflow.defn
+class FailingAgent:
+    @workflow.run
+    async def run(self) -> None:
+        async def ask(turn: Turn) -> Answer:
+            once = {**OPTIONS, "retry_policy": RetryPolicy(maximum_attempts=1)}
+            return await workflow.execute_activity(refuse, turn, **once)
+
+        await run_agent(open_thread(), model=ask)
+
+
+@activity.defn
+async def forget(ref: ThreadRef) -> None:
+    """Somebody else writes, and gc() takes all but the newest version."""
+    thread = await store().thread(ref.thread)
+    thread.messages.append({"role": "user", "content": "meanwhile"})
+    await thread.commit()
+    await store().gc(Retention(keep_last=1, keep_labelled=False))
+
+
+@workflow.defn
+class Sleeper:
+    @workflow.run
+    async def run(self, verb: str) -> None:
+        ref = await open_thread()
+        await workflow.execute_activity(forget, ref, **OPTIONS)
+        if verb == "load":
+            await load(ref)
+        else:
+            await append(ref, {"id": "late", "role": "user", "content": "late"})
+
+
+ACTIVITIES = [ask_model, search, refuse, forget]

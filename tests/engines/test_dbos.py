@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dbos import DBOS, SetWorkflowID
+from dbos import DBOS, SetWorkflowID, error
 
 import everthread
 from everthread import FencedError, UsageError
@@ -21,7 +21,7 @@ from everthread.engines.dbos import execution
 from tests.engines import dbos_agent
 from tests.engines.dbos_agent import PROMPT, agent, blocking_agent, second_thoughts, world
 from tests.engines.dbos_bench import WAIT_S, Bench, ended, stop, texts, wake
-from tests.engines.dbos_loop import loop_agent
+from tests.engines.dbos_loop import failing_agent, loop_agent, sleeper
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -335,6 +335,29 @@ async def careless(what: str) -> str:
 @DBOS.workflow()
 async def failing() -> ThreadRef:
     return await two_steps(await engine.open_thread())
+
+
+def test_a_run_that_failed_names_what_the_step_raised(sqlite: Bench, run: Any) -> None:
+    async def scenario() -> None:
+        handle = await DBOS.start_workflow_async(failing_agent)
+        with pytest.raises(error.DBOSMaxStepRetriesExceeded):
+            await result(handle)
+        async with everthread.open_async(**sqlite.options()) as store:
+            records = await store.session_records(handle.workflow_id)
+            assert records.last_run.text == "run 1 failed: ValueError"
+            assert [each.text for each in await records.errors()] == ["workflow: ValueError: no such city"]
+
+    run(sqlite, scenario)
+
+
+def test_a_pointer_whose_version_was_pruned_fails_the_workflow_once(sqlite: Bench, run: Any) -> None:
+    async def scenario() -> None:
+        handle = await DBOS.start_workflow_async(sleeper)
+        # Tried again it would be told of as tried too often.
+        with pytest.raises(everthread.VersionPrunedError, match=r"mode=.continue"):
+            await result(handle)
+
+    run(sqlite, scenario)
 
 
 def test_a_store_in_the_code_of_a_workflow_is_refused(sqlite: Bench, run: Any) -> None:

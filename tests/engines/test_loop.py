@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
-from temporalio.exceptions import CancelledError
+from temporalio.exceptions import ActivityError, ApplicationError, CancelledError
 from temporalio.worker import Replayer, Worker
 
 import everthread
 from everthread.engines.temporal import EverthreadPlugin
-from tests.engines.loop import ACTIVITIES, LoopAgent, LoopTask, Outcome
+from tests.engines.loop import ACTIVITIES, FailingAgent, LoopAgent, LoopTask, Outcome, Sleeper
 from tests.engines.runs import until
 
 EXPECTED = [
@@ -32,7 +32,7 @@ class Place:
         return Worker(
             self.client,
             task_queue=self.queue,
-            workflows=[LoopAgent],
+            workflows=[LoopAgent, FailingAgent, Sleeper],
             activities=ACTIVITIES,
             # Each workflow task replays from the beginning: code that isn't deterministic shows.
             max_cached_workflows=0,
@@ -118,3 +118,35 @@ def test_a_cancelled_run_ends_in_order(temporal_address: str, tmp_path: Path) ->
                 assert head.label == "end"
 
     asyncio.run(asyncio.wait_for(scenario(), 120))
+
+
+def test_a_run_that_failed_names_what_the_activity_raised(temporal_address: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with place(temporal_address, tmp_path, "failing") as p, p.worker():
+            with pytest.raises(WorkflowFailureError):
+                await p.client.execute_workflow(FailingAgent.run, id=p.queue, task_queue=p.queue)
+            async with everthread.open_async(p.url) as store:
+                records = await store.session_records(p.queue)
+                assert records.last_run.text == "run 1 failed: ValueError"
+                assert [each.text for each in await records.errors()] == [
+                    "workflow: ValueError: no such city"
+                ]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("verb", ["append", "load"])
+def test_a_pointer_whose_version_was_pruned_fails_the_workflow_once(
+    temporal_address: str, tmp_path: Path, verb: str
+) -> None:
+    async def scenario() -> None:
+        async with place(temporal_address, tmp_path, f"sleeper-{verb}") as p, p.worker():
+            with pytest.raises(WorkflowFailureError) as failed:
+                await p.client.execute_workflow(Sleeper.run, verb, id=p.queue, task_queue=p.queue)
+            assert isinstance(failed.value.cause, ActivityError)
+            cause = failed.value.cause.cause
+            assert isinstance(cause, ApplicationError)
+            assert (cause.type, cause.non_retryable) == ("VersionPrunedError", True)
+            assert 'mode="continue"' in cause.message
+
+    asyncio.run(scenario())

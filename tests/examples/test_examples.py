@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import everthread
@@ -20,18 +22,43 @@ def run(name: str, *arguments: str, folder: Path) -> subprocess.CompletedProcess
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
-def test_quickstart(tmp_path: Path) -> None:
-    for _ in range(2):
-        found = run("quickstart.py", folder=tmp_path)
-        assert (found.returncode, found.stderr) == (0, "")
-        settled = found.stdout.partition("(done, don't repeat it)\n")[2]
-        assert re.findall(r"^\[pay (\d+) ", settled, re.MULTILINE) == ["819", "818", "817"]
-        assert "receipt for 819" in found.stdout
-    # The second run found every payment done, and made none.
+PAID = ["817", "818", "819", "820", "821"]
+
+
+def test_quickstart_is_killed_while_it_waits_and_pays_nothing_twice(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, str(EXAMPLES / "quickstart.py")]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as agent:
+        assert agent.stdout is not None
+        paid = re.findall(r"paying (\d+)", agent.stdout.readline() + _killed_while_it_waits(agent, tmp_path))
+    assert agent.returncode == -signal.SIGKILL
+    assert paid == PAID[: len(paid)] != PAID
+    found = run("quickstart.py", folder=tmp_path)
+    assert (found.returncode, found.stderr) == (0, "")
+    assert paid + re.findall(r"paying (\d+)", found.stdout) == PAID
+    settled = found.stdout.partition("(done, don't repeat it)\n")[2]
+    assert re.findall(r"^\[pay (\d+) ", settled, re.MULTILINE) == PAID[::-1]
+    assert "Last: run 1 crashed" in found.stdout
     with everthread.open(f"sqlite:///{tmp_path}/agent.db") as store:
         records = store.session_records("invoice-bot")
-        assert [effect.state for effect in records.effects(limit=None)] == ["done"] * 3
-        assert len(records.runs(limit=None)) == 2
+        assert [effect.state for effect in records.effects(limit=None)] == ["done"] * 5
+        assert [run.status for run in records.runs(limit=None)] == ["completed", "crashed"]
+
+
+def _killed_while_it_waits(agent: subprocess.Popen[str], folder: Path) -> str:
+    """Kill the program while no payment is under way, as a reader does; what it printed since the first."""
+    assert agent.stdout is not None
+    while agent.poll() is None:
+        # Stopped, so that it can't go on between the look and the kill, however busy the machine is.
+        agent.send_signal(signal.SIGSTOP)
+        with everthread.open(f"sqlite:///{folder}/agent.db") as store:
+            records = store.session_records("invoice-bot")
+            if records.effect_count and not records.open_effects():
+                agent.kill()
+                return agent.stdout.read()
+        agent.send_signal(signal.SIGCONT)
+        time.sleep(0.05)
+    raise AssertionError("it ended before it could be killed")
 
 
 def test_demo_kills_and_loses_nothing(tmp_path: Path) -> None:

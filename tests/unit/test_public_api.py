@@ -103,8 +103,8 @@ MEMBERS = {
     "SalvagedThread": """beside incomplete items_lost kept lost name namespace open_ended reasons remade
         remade_as whole""",
     "Event": "agent at at_us data seq type",
-    "EventStream": """append consumer delete extend group last name project projection replay retain trim
-        watch""",
+    "EventStream": """append consumer delete extend group last name project projection replay retain
+        retention trim watch""",
     "StandingOrder": "at at_us author id text",
     "LegalHold": "elsewhere key_id keys reason refused since since_us threads",
     "SignedHead": "from_json hash public_key seq signature thread to_json verify version_id",

@@ -27,7 +27,7 @@ COMMANDS = {
     "runs": "The runs of agents on a thread.",
     "effects": "What runs did to the world, and what nobody knows.",
     "settle": "Say whether an effect in doubt has happened.",
-    "events": "The events of a stream, in their order.",
+    "events": "All streams of events, or the events of one.",
     "send": "Send a message to a thread, and so to the run at work on it.",
     "constraint": "Standing orders that every briefing shows.",
     "search": "Find words in messages, todos, decisions and the rest.",

@@ -31,14 +31,19 @@ def runs(call: Invocation, thread: str, limit: int) -> None:
     """
     with call.store() as store:
         existing(store, thread)
-        found = store.session_records(thread).runs(limit)
+        records_ = store.session_records(thread)
+        found = records_.runs(limit)
         now_us = store.core.runtime.now_us()
 
         def show() -> None:
             for run in found:
                 verb = "began" if run.ended_us is None else "ended"
                 words = f"{run.text}, {verb} {ago(run.ended_us or run.started_us, now_us)}"
-                details = [f"{run.turns:,} turns" if run.turns else "", run.agent or "", run.error or ""]
+                if run.status == "silent" and records_.heartbeat_us is not None:
+                    words += f", last heard of {ago(records_.heartbeat_us, now_us)}"
+                # The text of one that failed says with what.
+                error = run.error if run.error and run.status != "failed" else ""
+                details = [f"{run.turns:,} turns" if run.turns else "", run.agent or "", error]
                 click.echo(clean(", ".join(filter(None, [words, *details]))))
             if not found:
                 note("no run yet")

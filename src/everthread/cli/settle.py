@@ -42,8 +42,8 @@ def settle(call: Invocation, thread: str, key: str, done: bool | None, result: s
     again, and returns the result; one that isn't is called when a run comes to it. Where records of effects
     were lost, any KEY that isn't known is in doubt.
 
-    Recorded as a run of its own, or in the open run that its caller named (run=). Refused (5) while a process
-    is at work on the thread, or calls the effect. Ends with 3 if the effect isn't in doubt.
+    The last run stays the last one. Refused (5) while a process is at work on the thread, or calls the
+    effect. Ends with 3 if the effect isn't in doubt.
     """
     if done is None:
         raise click.UsageError("say --done or --not-done")
@@ -60,8 +60,9 @@ def settle(call: Invocation, thread: str, key: str, done: bool | None, result: s
             refuse_while_running(store, thread, "settle it there: session.settle()")
         _require_doubt(records, thread, key)
         from everthread.sessions.effects import Done
+        from everthread.sessions.sync.session import AgentSession
 
-        session = store.session(thread, agent="settle", run=run)
+        session = AgentSession(thread, store=store, agent="settle", run=run, _unlisted=True)
         try:
             session.settle(key, Done(returned) if done else False)
         finally:

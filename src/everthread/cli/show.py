@@ -25,9 +25,11 @@ from everthread.cli.options import (
     pass_invocation,
     shared_options,
 )
-from everthread.cli.output import Table, note
+from everthread.cli.output import Table, ago, note
 
 if TYPE_CHECKING:
+    from everthread.sessions.records import RunRecord
+    from everthread.sessions.sync.status import SessionRecords
     from everthread.store import Store
     from everthread.threads.sync.thread import Thread
     from everthread.versions import Version
@@ -144,13 +146,26 @@ def _session(store: Store, thread: str) -> dict[str, Any] | None:
         return None
     found = store.session_records(thread)
     run = found.last_run
+    text = "" if run is None else run.text + _said(found, run) + (f" by {run.agent}" if run.agent else "")
+    if found.status == "silent" and found.heartbeat_us is not None:
+        text += f", last heard of {ago(found.heartbeat_us, store.core.runtime.now_us())}"
     return {
         "status": found.status,
-        "text": "" if run is None else run.text + (f" by {run.agent}" if run.agent else ""),
+        "text": text,
         "turns": found.turns,
         "usage": dict(found.usage),
         "in_doubt": [effect.key for effect in found.open_effects() if effect.state == "in_doubt"],
     }
+
+
+def _said(found: SessionRecords, run: RunRecord) -> str:
+    """What the error said that a run failed with."""
+    if run.error is None or run.status != "failed":
+        return ""
+    told = next((each for each in found.errors(1) if (each.run, each.kind) == (run.id, run.error)), None)
+    if told is None or not told.message:
+        return ""
+    return f": {'•••' if told.personal else told.message.partition(chr(10))[0]}"
 
 
 def _state_table(data: Mapping[str, Any]) -> Table:

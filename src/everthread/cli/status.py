@@ -41,6 +41,7 @@ _UNREADABLE = ("damaged", "unknown")
 _STATUS_COLOURS = {
     "running": (_GREEN,),
     "waiting_for_input": (_YELLOW,),
+    "silent": (_YELLOW,),
     "crashed": (_RED,),
     "failed": (_RED,),
     "damaged": (_RED,),

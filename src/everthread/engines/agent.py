@@ -183,7 +183,8 @@ class _Run:
         except (Exception, asyncio.CancelledError) as error:
             # Whatever else is raised is no end of the run: the engine takes it out of memory, or goes on
             # with it in another one, or the process ends.
-            await _to_the_end(self._end("cancelled" if _is_cancellation(error) else "failed"))
+            failure = None if _is_cancellation(error) else error
+            await _to_the_end(self._end("cancelled" if failure is None else "failed", failure))
             for warning in self._warnings:
                 error.add_note(warning)
             raise
@@ -528,14 +529,14 @@ class _Run:
             self._saved = now
         return bool(update)
 
-    async def _end(self, reason: Reason) -> None:
+    async def _end(self, reason: Reason, error: BaseException | None = None) -> None:
         """What is to be done on every path, in this order."""
         self._set_status(_STATUS_AT_END[reason])
         if self.state.ref is not None:
             await self._attempt("messages that were told weren't kept", self._close_inbox)
             # Also the first thing that an engine refuses which only takes the workflow out of memory.
             await self._attempt("the state wasn't saved", self._save)
-            await self._attempt("the end wasn't recorded", self._record_end, reason)
+            await self._attempt("the end wasn't recorded", self._record_end, reason, error)
         turns, usage = self.state.turns, self.state.usage
         own_usage = {name: usage[name] - self._before_usage[name] for name in usage}
         figures = (reason, turns, usage, turns - self._before_turns, Usage(own_usage))
@@ -552,8 +553,9 @@ class _Run:
                 if message is not None:
                     await self._take(message)
 
-    async def _record_end(self, reason: Reason) -> None:
-        self._move(await self._engine.end(self._ref, reason))
+    async def _record_end(self, reason: Reason, error: BaseException | None) -> None:
+        told = () if error is None else (error,)
+        self._move(await self._engine.end(self._ref, reason, *told))
 
     async def _leave_sandbox(self, name: str) -> None:
         assert self._sandbox is not None

@@ -139,8 +139,8 @@ class Engine(Protocol):
     def rewind(self, ref: ThreadRef, to: ThreadRef) -> Awaitable[ThreadRef]:
         """Go back from ``ref`` to ``to``."""
 
-    def end(self, ref: ThreadRef, reason: str) -> Awaitable[ThreadRef]:
-        """Record how the run ended."""
+    def end(self, ref: ThreadRef, reason: str, error: BaseException | None = None) -> Awaitable[ThreadRef]:
+        """Record how the run ended, and the error that it failed with."""
 
     def load(self, ref: ThreadRef) -> Awaitable[Mapping[str, Any]]:
         """Tasks and custom fields at ``ref``."""

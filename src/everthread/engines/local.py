@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
 from everthread.engines.aio import steps
-from everthread.engines.pointers import Execution, ThreadRef
+from everthread.engines.pointers import Execution, ThreadRef, named
 from everthread.sessions.tasks import custom_part, slice_of
 
 if TYPE_CHECKING:
@@ -51,9 +51,11 @@ class LocalEngine:
         """Take back what came after ``to``."""
         return await steps.rewind(self.store, ref, to, self.where)
 
-    async def end(self, ref: ThreadRef, reason: str = "completed") -> ThreadRef:
-        """Record why the run ends."""
-        return await steps.end(self.store, ref, self.where, reason)
+    async def end(
+        self, ref: ThreadRef, reason: str = "completed", error: BaseException | None = None
+    ) -> ThreadRef:
+        """Record why the run ends, and the error that it failed with."""
+        return await steps.end(self.store, ref, self.where, reason, named(error))
 
     async def load(self, ref: ThreadRef) -> dict[str, Any]:
         """Tasks and custom fields at ``ref``."""
@@ -70,9 +72,7 @@ class LocalEngine:
 async def load_slice(store: AsyncStore, ref: ThreadRef) -> dict[str, Any]:
     """Tasks and custom fields at ``ref``, as far as they are plain data: an engine keeps what a workflow is
     told, so that personal values, and what JSON has no form for, stay in the thread."""
-    thread = await store.thread(ref.thread)
-    past = thread if ref.version is None else await thread.at(ref.version)
-    found = slice_of(past.state.plain())
+    found = slice_of((await steps.read_at(store, ref)).state.plain())
     return {name: value for name, value in found.items() if _is_plain(value)}
 
 

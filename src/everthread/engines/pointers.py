@@ -51,6 +51,13 @@ class Execution:
     forked_from: str = ""
 
 
+def named(error: BaseException | None) -> tuple[str, str] | None:
+    """An exception as an end records it: its name, and the first line of what it says."""
+    if error is None:
+        return None
+    return type(error).__name__, str(error).strip().partition("\n")[0]
+
+
 def latest(refs: Iterable[ThreadRef]) -> ThreadRef:
     """After parallel steps of one key: where the workflow stands. Raises :class:`InvalidValueError` without
     any."""

@@ -41,6 +41,27 @@ class Event(msgspec.Struct, frozen=True):
         return hash((self.seq, self.type, self.at_us))
 
 
+class StreamRetention(msgspec.Struct, frozen=True):
+    """How long a stream keeps events: for ever, unless ``ttl`` or ``keep`` says otherwise."""
+
+    ttl: datetime.timedelta | None = None
+    keep: int | None = None
+
+    def __str__(self) -> str:
+        bounds = [] if self.ttl is None else [_duration(self.ttl)]
+        if self.keep is not None:
+            bounds.append(f"the newest {self.keep:,}")
+        return ", ".join(bounds) or "for ever"
+
+
+def _duration(span: datetime.timedelta) -> str:
+    seconds = span.total_seconds()
+    for unit_s, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds % unit_s == 0:
+            return f"{seconds / unit_s:,.0f} {unit}"
+    return f"{seconds:,g} s"
+
+
 Upcast = Callable[[Any], Any]
 
 

@@ -394,7 +394,8 @@ def background(read: Readings, report: ResumeReport, each_max: int = EACH_MIN) -
     counts = Counter(fact.kind for fact in everything)
     beside = {
         Kind.EXCHANGE: length - len(tail),
-        Kind.SETTLED: read.effect_count - counts[Kind.SETTLED],
+        # Not the facts: a key that was settled as not done and called again has several records.
+        Kind.SETTLED: read.effect_count - len(settled),
         Kind.FAILURE: read.error_count - counts[Kind.FAILURE],
         Kind.DECIDED: read.decided_count - counts[Kind.DECIDED],
     }

@@ -155,10 +155,15 @@ def holding_run(lease: Lease | None) -> str:
 
 def run_status(stored: Mapping[str, Any], lease: Lease | None) -> Status:
     """Of a stored run. One without an end whose lease is gone, or expired, has crashed; one that its caller
-    named belongs to no process that could: another run has superseded it."""
-    if stored.get("ended_us") is None and not is_held_by(lease, stored.get("run_id")):
-        return "superseded" if lease is not None and is_superseded(stored, lease.holder) else "crashed"
+    named belongs to no process that could: another run has superseded it, or it is silent, for days if its
+    workflow waits for something."""
     status = stored.get("status")
+    if stored.get("ended_us") is None and not is_held_by(lease, stored.get("run_id")):
+        if lease is not None and is_superseded(stored, lease.holder):
+            return "superseded"
+        if lease is None or not (lease.holder.shared and lease.holder.run == stored.get("run_id")):
+            return "crashed"
+        return "waiting_for_input" if status == "waiting_for_input" else "silent"
     return status if status in STATUSES else "crashed"
 
 

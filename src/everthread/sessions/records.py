@@ -16,12 +16,20 @@ from everthread.errors import EverthreadError
 from everthread.sessions.usage import Usage
 from everthread.values import Erased, Personal
 
-#: ``crashed``, ``superseded`` and ``unknown`` are derived by the reader: the run said nothing of its end,
-# another
-#: run took the place of one that its caller named, or what it said can't be read because its journal is
-# damaged.
+#: The last four are derived by the reader. ``silent``: nothing was heard for longer than its lease lasts of a
+#: run that its caller named, which belongs to no process and may go on. ``superseded``: another run took the
+#: place of such a one. ``crashed``: the run said nothing of its end. ``unknown``: what it said can't be read,
+#: because its journal is damaged.
 Status = Literal[
-    "running", "waiting_for_input", "completed", "failed", "cancelled", "crashed", "superseded", "unknown"
+    "running",
+    "waiting_for_input",
+    "completed",
+    "failed",
+    "cancelled",
+    "silent",
+    "crashed",
+    "superseded",
+    "unknown",
 ]
 Reason = Literal["completed", "max_turns", "waiting_for_input", "failed", "cancelled"]
 STATUSES: Final = ("running", "waiting_for_input", "completed", "failed", "cancelled")
@@ -29,7 +37,7 @@ REASONS: Final = ("completed", "max_turns", "waiting_for_input", "failed", "canc
 #: Nothing more comes from a run with one of these.
 TERMINAL: Final = frozenset({"completed", "failed", "cancelled", "crashed", "superseded", "unknown"})
 #: What isn't recorded by the run itself.
-DERIVED: Final = frozenset({"crashed", "superseded", "unknown"})
+DERIVED: Final = frozenset({"silent", "crashed", "superseded", "unknown"})
 #: How a run that ended for this reason stands. A run that used up its turns has failed.
 STATUS_OF: Final[dict[str, Status]] = {
     "completed": "completed",
@@ -42,8 +50,8 @@ STATUS_OF: Final[dict[str, Status]] = {
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One run. ``reason`` and ``ended_us`` are ``None`` for one that goes on, or that died: then ``status``
-    is ``crashed``, or ``superseded`` if its caller named it, which its successor found out. ``turn`` is the
-    turn it was in, 0 between turns."""
+    is ``crashed``. One that its caller named is ``silent`` instead, and ``superseded`` once a successor has
+    come. ``turn`` is the turn it was in, 0 between turns."""
 
     id: str
     number: int
@@ -59,6 +67,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
     error: str | None = None
     sandbox_id: str | None = None
+    #: When one without an end was last heard of, if its lease can't say that any more.
+    heard_us: int | None = None
 
     @property
     def started_at(self) -> datetime.datetime:
@@ -74,7 +84,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
             return f"how run {self.number}, or a later one, ended isn't known: its journal is damaged"
         how = self.status if self.reason in (None, self.status) else f"{self.status} ({self.reason})"
         where = f" in turn {self.turn}" if self.turn and self.status == "crashed" else ""
-        return f"run {self.number} {how}{where}"
+        why = f": {self.error}" if self.error and self.status == "failed" else ""
+        return f"run {self.number} {how}{where}{why}"
 
 
 class EffectRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -225,6 +236,7 @@ def run_of(stored: Mapping[str, Any]) -> RunRecord:
         usage=usage_of(stored.get("usage")),
         error=_text_or_none(stored, "error"),
         sandbox_id=_text_or_none(stored, "sandbox_id"),
+        heard_us=_whole_or_none(stored, "heard_us"),
     )
 
 

@@ -522,6 +522,10 @@ class DrivenStream(Driven):
     def last(self) -> Any:
         return run(self._real.last())
 
+    @property
+    def retention(self) -> Any:
+        return run(self._real.retention())
+
     def __iter__(self) -> Iterator[Any]:
         return _iterate(self._store, self._real.replay())
 

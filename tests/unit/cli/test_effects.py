@@ -143,3 +143,59 @@ def test_settling_needs_an_answer_and_json(program: Program, doubtful: everthrea
     assert "must be JSON" in program("settle", "bot", "pay-2", "--done", "--result", "{", code=2).err
     assert "those that are: pay-2" in program("settle", "bot", "pay-3", "--done", code=3).err
     assert [effect.key for effect in doubtful.session_records("bot").open_effects()] == ["pay-2"]
+
+
+def test_settling_is_no_run_and_the_last_one_stays_what_a_briefing_tells_of(
+    program: Program, store: everthread.Store
+) -> None:
+    killed = _KILLED.replace(', run="job 7"', "")
+    subprocess.run([sys.executable, "-c", killed, program.url], env=program.environment(), check=False)
+    before = program.json("resume", "bot", code=4)["report"]
+    assert before["status"] == "crashed"
+    program("settle", "bot", "pay-2", "--not-done")
+    after = program.json("resume", "bot")["report"]
+    assert after["status"] == "crashed", "how the agent's run ended is no other for that"
+    assert after["heard_us"] == before["heard_us"], "nor was it heard of since"
+    (run,) = store.session_records("bot").runs()
+    assert (run.number, run.status) == (1, "crashed")
+    assert store.session_records("bot").holder is None, "whoever settles gives the session back"
+    with store.session("bot") as s:
+        told = str(s.briefing())
+        assert "Last: run 1 crashed" in told
+        assert "pay-2" in told
+        assert s.run.number == 2
+
+
+def test_a_fork_without_a_run_is_settled_too(program: Program, doubtful: everthread.Store) -> None:
+    doubtful.thread("bot").fork("copy")
+    program("settle", "copy", "pay-2", "--not-done")
+    assert doubtful.session_records("copy").open_effects() == []
+    assert [effect.key for effect in doubtful.session_records("bot").open_effects()] == ["pay-2"]
+
+
+def test_a_briefing_counts_no_call_twice_that_was_settled_as_not_done(
+    program: Program, doubtful: everthread.Store
+) -> None:
+    program("settle", "bot", "pay-2", "--not-done")
+    with doubtful.session("bot") as s:
+        assert s.call("pay-2", lambda: "receipt 2") == "receipt 2"
+        told = str(s.briefing())
+    assert "pay-2" in told
+    assert "Not shown" not in told, "every call is listed: none may have been made beside them"
+
+
+def test_after_settling_a_named_run_that_had_ended_can_still_go_on(
+    program: Program, store: everthread.Store
+) -> None:
+    """A workflow that waits for a person, who settles what it left in doubt."""
+    with store.session("bot", run="job 7") as s:
+        with pytest.raises(OSError, match="dead"):
+            s.call("pay-2", broken)
+        s.wait_for_input()
+    program("settle", "bot", "pay-2", "--not-done")
+    (run,) = store.session_records("bot").runs()
+    assert (run.id, run.status) == ("job 7", "waiting_for_input")
+    with store.session("bot", run="job 7") as s:
+        assert s.call("pay-2", lambda: "receipt 2") == "receipt 2"
+        s.complete()
+    assert [(run.id, run.status) for run in store.session_records("bot").runs()] == [("job 7", "completed")]

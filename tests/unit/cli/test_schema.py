@@ -28,7 +28,7 @@ FIELDS = {
     "runs": "thread runs",
     "effects": "thread effects settled losses",
     "settle": "thread effect",
-    "events": "stream events more",
+    "events": "stream events more retention",
     "constraint": "constraints",
     "search": "store hits skipped",
     "fork": "thread source version",

@@ -686,6 +686,20 @@ def test_a_failure_at_the_end_is_a_warning_and_masks_nothing(which: str) -> None
 
 
 @to_its_end
+async def test_a_run_that_fails_records_with_what(url: str) -> None:
+    async with world(url) as (w, ref):
+
+        async def model(turn: Turn) -> Answer:
+            raise LookupError("no model\nand a second line")
+
+        with pytest.raises(LookupError):
+            await run_agent(ref, engine=w.engine, model=model)
+        records = await w.store.session_records("t")
+        assert records.last_run.text == "run 1 failed: LookupError"
+        assert [error.text for error in await records.errors()] == ["workflow: LookupError: no model"]
+
+
+@to_its_end
 async def test_a_thread_that_cannot_be_opened_ends_the_run_as_well(url: str) -> None:
     async with everthread.open_async(url) as store:
         w, order = World(store), []

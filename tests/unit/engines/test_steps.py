@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,12 @@ import pytest
 import everthread
 from everthread import FencedError, InvalidValueError, ThreadExistsError, ThreadNotFoundError
 from everthread.engines import Execution, ThreadRef, latest
+from everthread.engines.local import LocalEngine
 from everthread.engines.steps import append, end, enter_step, open_thread, rewind
 from everthread.engines.sync import steps as blocking
+from everthread.threads.runtime import Runtime
 from tests.unit.cli.calling import Program
+from tests.unit.sessions.clock import Clock
 
 Scenario = Callable[[Any], Awaitable[None]]
 
@@ -462,6 +466,100 @@ def test_a_run_that_ended_and_goes_on_is_running_until_its_next_end(run: Callabl
     run(scenario)
 
 
+def test_the_end_of_a_run_that_failed_names_the_error(run: Callable[[Scenario], None]) -> None:
+    async def scenario(store: Any) -> None:
+        ref = await open_thread(store, A, name="t")
+        with pytest.raises(InvalidValueError, match="no error to record"):
+            await end(store, ref, A, "completed", ("ValueError", "no such city"))
+        assert await last_run(store) == ("run-a", "running", None, False)
+        failed = await end(store, ref, A, "failed", ("ValueError", "no such city"))
+        # Told again, after a lost answer: it is recorded once.
+        assert await end(store, ref, A, "failed", ("ValueError", "no such city")) == failed
+        records = await store.session_records("t")
+        assert (records.last_run.reason, records.last_run.error) == ("failed", "ValueError")
+        (error,) = await records.errors()
+        assert (error.text, error.run) == ("workflow: ValueError: no such city", "run-a")
+        # One that goes on has not failed.
+        await say(store, ref, 0, A, "a")
+        assert (await store.session_records("t")).last_run.error is None
+
+    run(scenario)
+
+
+def test_what_a_person_s_run_failed_with_is_sealed_and_shown_masked(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/s.db"
+    program = Program(url, tmp_path)
+    for name, user in (("plain", None), ("sealed", "ann")):
+        with everthread.open(url) as store:
+            with store.session(name, user_id=user):
+                pass
+            ref = blocking.open_thread(store, A, name=name, mode="continue")
+            blocking.end(store, ref, A, "failed", ("ValueError", "no such city"))
+            (error,) = store.session_records(name).errors()
+            assert (error.message, error.personal) == ("no such city", user is not None)
+        said = "•••" if user else "no such city"
+        assert f"run 2 failed: ValueError: {said}" in program("show", name).out
+        assert "run 2 failed: ValueError, ended" in program("runs", name).out
+        told = program("resume", name, "--briefing").out
+        assert "Last: run 2 failed: ValueError" in told
+        assert f"workflow: ValueError: {said}" in told
+
+
+def test_a_pointer_whose_version_was_pruned_says_so_and_the_way_out(run: Callable[[Scenario], None]) -> None:
+    """A workflow slept, others wrote, and gc() took what it points to; or it was reset to before that."""
+
+    async def scenario(store: Any) -> None:
+        refs = [await open_thread(store, A, name="t")]
+        for turn in range(3):
+            refs.append(await say(store, refs[-1], turn, A, f"a{turn}"))
+        thread = await store.thread("t")
+        thread.messages.append({"content": "somebody else"})
+        await thread.commit()
+        await store.gc(everthread.Retention(keep_last=1))
+        said = await contents(store)
+        where = dataclasses.replace(C, origin="run-c", owner="x")
+        verbs: list[Callable[[], Awaitable[Any]]] = [
+            lambda: say(store, refs[-1], 3, A, "late"),
+            lambda: append(store, refs[-1], {"id": "m", "content": "late"}, A),
+            lambda: tool(store, refs[-1], 0, A, "late"),
+            lambda: rewind(store, refs[-1], refs[1], A),
+            lambda: LocalEngine(store, A).load(refs[1]),
+            lambda: open_thread(store, where, name="fork", mode="fork", source=refs[1]),
+            lambda: end(store, refs[-1], A),
+            lambda: say(store, refs[1], 1, B, "reset"),
+        ]
+        for verb in verbs:
+            with pytest.raises(
+                everthread.VersionPrunedError, match=r"points to.*pruned.*mode=.continue"
+            ) as told:
+                await verb()
+            assert "keep_within" in str(told.value)
+        assert await contents(store) == said
+        # The way out.
+        where = dataclasses.replace(C, origin="run-c")
+        ref = await open_thread(store, where, name="t", mode="continue")
+        await say(store, ref, 0, where, "goes on")
+        assert await contents(store) == [*said, "goes on"]
+
+    run(scenario)
+
+
+def test_a_pointer_to_the_newest_version_outlives_pruning(run: Callable[[Scenario], None]) -> None:
+    async def scenario(store: Any) -> None:
+        refs = [await open_thread(store, A, name="t")]
+        for turn in range(3):
+            refs.append(await say(store, refs[-1], turn, A, f"a{turn}"))
+        await (await store.thread("t")).pin(refs[1].version)
+        await store.gc(everthread.Retention(keep_last=1))
+        await say(store, refs[-1], 3, A, "a3")
+        assert await contents(store) == ["a0", "a1", "a2", "a3"]
+        # What is pinned can be gone back to.
+        await say(store, refs[1], 1, B, "b1")
+        assert await contents(store) == ["a0", "b1"]
+
+    run(scenario)
+
+
 def test_another_process_of_the_run_ends_it(tmp_path: Path) -> None:
     """The one that ends it hasn't begun it; the command line tells how it ended."""
     url = f"sqlite:///{tmp_path}/s.db"
@@ -480,6 +578,50 @@ def test_another_process_of_the_run_ends_it(tmp_path: Path) -> None:
         told = program(command, "t").out
         assert "completed" in told
         assert "crashed" not in told
+
+
+def test_a_run_that_nothing_was_heard_of_is_silent_and_goes_on(tmp_path: Path) -> None:
+    """A model may take long, a person days: that a workflow says nothing is no crash."""
+    url, clock = f"sqlite:///{tmp_path}/s.db", Clock()
+    clock.now_us = time.time_ns() // 1000 - 3 * 86_400 * 1_000_000
+    program = Program(url, tmp_path)
+    with everthread.open(url, runtime=Runtime(now_us=clock)) as store:
+        ref = blocking.open_thread(store, A, name="t")
+        assert store.session_records("t").status == "running"
+    (found,) = program.json("runs", "t")["runs"]
+    assert (found["status"], found["ended_at"]) == ("silent", None)
+    assert program.json("status")["threads"][0]["session"] == "silent"
+    for command in ("runs", "show", "resume"):
+        told = program(command, "t").out
+        assert "run 1 silent" in told
+        assert "last heard of 3 d ago" in told
+        assert "crashed" not in told
+    assert program.json("resume", "t")["report"]["crashed"] is False
+    assert "Last: run 1 silent" in program("resume", "t", "--briefing").out
+    with everthread.open(url) as store:
+        # The workflow goes on.
+        with blocking.enter_step(store, ref, ("turn", 0), A) as step:
+            step.messages.append({"content": "a"})
+        assert store.session_records("t").status == "running"
+        # Another run may have the thread, and then it is that one's.
+        with blocking.enter_step(store, step.ref, ("turn", 1), B) as step:
+            step.messages.append({"content": "b"})
+        runs = store.session_records("t").runs()
+        assert [(each.id, each.status) for each in runs] == [("run-b", "running"), ("run-a", "superseded")]
+
+
+def test_a_session_of_a_process_takes_the_place_of_a_silent_run(tmp_path: Path) -> None:
+    url, clock = f"sqlite:///{tmp_path}/s.db", Clock()
+    with everthread.open(url, runtime=Runtime(now_us=clock)) as store:
+        ref = blocking.open_thread(store, A, name="t")
+        clock.go(301)
+        assert store.session_records("t").status == "silent"
+        with store.session("t") as session:
+            assert session.found.status == "silent"
+        runs = store.session_records("t").runs()
+        assert [each.status for each in runs] == ["completed", "superseded"]
+        with pytest.raises(FencedError):
+            blocking.append(store, ref, {"id": "late"}, A)
 
 
 def test_steps_of_an_engine_that_works_in_order(run: Callable[[Scenario], None]) -> None:

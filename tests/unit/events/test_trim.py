@@ -282,3 +282,21 @@ def test_a_trimmed_stream_is_sound_and_moves_as_it_is(store: everthread.Store, t
     assert store.erase("ada").sealed_values
     assert all(event.data.get("who") in (None, everthread.Erased()) for event in stream)
     assert store.verify()
+
+
+def test_the_retention_of_a_stream_can_be_looked_up(store: everthread.Store, tasks: EventStream) -> None:
+    def kept() -> tuple[Any, Any, str]:
+        found = store.events("tasks").retention
+        return found.ttl, found.keep, str(found)
+
+    assert kept() == (None, None, "for ever")
+    tasks.retain(ttl=90)
+    assert kept() == (dt.timedelta(seconds=90), None, "90 s")
+    tasks.retain(ttl=dt.timedelta(hours=36), keep=5_000)
+    assert kept() == (dt.timedelta(hours=36), 5_000, "36 h, the newest 5,000")
+    tasks.delete()
+    assert kept()[1] == 5_000, "a stream that was deleted keeps its retention"
+    tasks.retain(keep=7)
+    assert kept() == (None, 7, "the newest 7")
+    tasks.retain()
+    assert kept() == (None, None, "for ever")

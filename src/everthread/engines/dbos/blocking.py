@@ -10,8 +10,8 @@ from dbos import DBOS
 
 from everthread.engines.dbos.execution import blocking_execution
 from everthread.engines.dbos.source import blocking_store
-from everthread.engines.dbos.verbs import listed, step_options
-from everthread.engines.pointers import ThreadRef
+from everthread.engines.dbos.verbs import innermost, listed, step_options
+from everthread.engines.pointers import ThreadRef, named
 from everthread.engines.sync import steps
 from everthread.engines.sync.steps import Mode
 
@@ -47,9 +47,9 @@ def rewind(ref: ThreadRef, to: ThreadRef) -> ThreadRef:
     return DBOS.run_step(step_options("rewind"), work)
 
 
-def end(ref: ThreadRef, reason: str = "completed") -> ThreadRef:
+def end(ref: ThreadRef, reason: str = "completed", error: BaseException | None = None) -> ThreadRef:
     def work() -> ThreadRef:
         where = blocking_execution()
-        return steps.end(blocking_store(), ref, where, reason)
+        return steps.end(blocking_store(), ref, where, reason, named(innermost(error)))
 
     return DBOS.run_step(step_options("end"), work)

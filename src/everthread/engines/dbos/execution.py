@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from dbos import DBOS
 from dbos._context import get_local_dbos_context
@@ -12,6 +13,11 @@ from dbos._dbos import _get_dbos_instance
 
 from everthread.engines.pointers import Execution
 from everthread.errors import FencedError, UsageError
+
+# The two imports above, the attribute ``owner_xid`` and ``_sys_db.get_workflow_owner()`` aren't public in
+# DBOS, and nothing public says the same (3.3): neither the number of attempts nor the status names the
+# execution that asks. ``tests/engines/test_dbos_names.py`` fails where one of them is gone.
+_UNFIT = "this release of DBOS doesn't say which execution this is: install 3.3 ({} is missing)"
 
 #: So many executions of this process are remembered.
 _EXECUTIONS_MAX = 4096
@@ -44,7 +50,7 @@ def _step() -> tuple[str, str, int]:
     # the number of attempts there may take his successor's for his own.
     token = getattr(get_local_dbos_context(), "owner_xid", None)
     if not isinstance(token, str):
-        raise UsageError("this release of DBOS doesn't say which execution this is: take another (3.3 does)")
+        raise UsageError(_UNFIT.format("owner_xid"))
     return workflow, token, number
 
 
@@ -72,7 +78,7 @@ def _dispatch(workflow: str, token: str) -> Dispatch:
         before = None if found is None else found.forked_from
     steps = DBOS.list_workflow_steps(workflow, load_output=False)
     # Read last: if the token counts now, it did when the rest was read.
-    if _get_dbos_instance()._sys_db.get_workflow_owner(workflow) != token:
+    if _owner(workflow) != token:
         raise FencedError(
             f"this execution of the workflow {workflow!r} must stop: it was cancelled or recovered elsewhere",
             attempt=0,
@@ -84,6 +90,14 @@ def _dispatch(workflow: str, token: str) -> Dispatch:
         status.forked_from or "",
         frozenset(step["function_id"] for step in steps),
     )
+
+
+def _owner(workflow: str) -> Any:
+    """The token of the execution that a workflow belongs to now."""
+    look = getattr(getattr(_get_dbos_instance(), "_sys_db", None), "get_workflow_owner", None)
+    if look is None:
+        raise UsageError(_UNFIT.format("get_workflow_owner"))
+    return look(workflow)
 
 
 def _made(workflow: str, token: str, number: int, dispatch: Dispatch) -> Execution:

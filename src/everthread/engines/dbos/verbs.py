@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dbos import DBOS, StepOptions
+from dbos import error as dbos_errors
 
 from everthread.engines.aio import steps
 from everthread.engines.aio.steps import Mode
 from everthread.engines.dbos.execution import execution
 from everthread.engines.dbos.source import store
 from everthread.engines.local import assign_slice, load_slice
-from everthread.engines.pointers import ThreadRef
+from everthread.engines.pointers import ThreadRef, named
 from everthread.errors import UnavailableError
 
 #: DBOS knows steps by the order in which they begin: ``run_agent`` keeps to one.
@@ -36,6 +37,13 @@ def listed(messages: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> list[di
     if isinstance(messages, Mapping):
         return [dict(messages)]
     return [dict(message) for message in messages]
+
+
+def innermost(error: BaseException | None) -> BaseException | None:
+    """What a step raised, where DBOS has tried it several times and tells of that instead."""
+    while isinstance(error, dbos_errors.DBOSMaxStepRetriesExceeded) and error.errors:
+        error = error.errors[-1]
+    return error
 
 
 async def open_thread(
@@ -109,12 +117,13 @@ async def rewind(ref: ThreadRef, to: ThreadRef) -> ThreadRef:
     return await DBOS.run_step_async(step_options("rewind"), work)
 
 
-async def end(ref: ThreadRef, reason: str = "completed") -> ThreadRef:
+async def end(ref: ThreadRef, reason: str = "completed", error: BaseException | None = None) -> ThreadRef:
     """Record why the workflow ends, as its last step, and free the thread for others. Without it a workflow
-    that is rewound to its last step would leave the thread as it was."""
+    that is rewound to its last step would leave the thread as it was. Of ``error``, which it failed with, the
+    name and the first line are kept."""
 
     async def work() -> ThreadRef:
         where = await execution()
-        return await steps.end(await store(), ref, where, reason)
+        return await steps.end(await store(), ref, where, reason, named(innermost(error)))
 
     return await DBOS.run_step_async(step_options("end"), work)

@@ -25,8 +25,10 @@ from everthread.errors import (
     ThreadNotFoundError,
     UsageError,
     VersionNotFoundError,
+    VersionPrunedError,
 )
 from everthread.sessions.records import REASONS
+from everthread.threads.sync.core import RunError
 from everthread.threads.sync.keys import rewind_noted
 from everthread.threads.sync.step import Step
 from everthread.versions import RunToken, Version
@@ -34,6 +36,7 @@ from everthread.versions import RunToken, Version
 if TYPE_CHECKING:
     from everthread.threads.sync.core import StepRun
     from everthread.threads.sync.merge import Choice
+    from everthread.threads.sync.past import Past
     from everthread.threads.sync.store import ThreadStore
     from everthread.threads.sync.thread import Thread
 
@@ -72,28 +75,58 @@ def enter_step(
 
     If the thread has gone on from ``ref`` by a run that counts no more, it is rewound to there. What runs in
     parallel from one pointer are slots of one key. Raises :class:`FencedError` if a newer run has come, if a
-    later attempt has, or if this run itself has gone back behind ``ref``: then nothing is written.
+    later attempt has, or if this run itself has gone back behind ``ref``, and :class:`VersionPrunedError` if
+    that version was pruned: then nothing is written.
     """
-    ref = _own(store, ref, where, key, slot)
-    place = place_of(ref, key, slot, where)
-    thread = store.thread(ref.thread)
-    run, before, is_taken_back = _stand(thread, place)
-    step = EngineStep(
-        thread,
-        place,
-        before + where.attempt,
-        redo=is_taken_back,
-        resolve=resolve,
-        label=label,
-        metadata={**(metadata or {}), **place.metadata},
-        base=ref.version,
-        run=_token(where),
-    )
-    with step:
-        yield step
+    is_entered = False
+    try:
+        ref = _own(store, ref, where, key, slot)
+        place = place_of(ref, key, slot, where)
+        thread = store.thread(ref.thread)
+        run, before, is_taken_back = _stand(thread, place)
+        step = EngineStep(
+            thread,
+            place,
+            before + where.attempt,
+            redo=is_taken_back,
+            resolve=resolve,
+            label=label,
+            metadata={**(metadata or {}), **place.metadata},
+            base=ref.version,
+            run=_token(where),
+        )
+        with step:
+            is_entered = True
+            yield step
+    except VersionPrunedError as error:
+        if is_entered:
+            # What the caller's own code asked for.
+            raise
+        raise _pruned(ref) from error
     if thread.handle.vouched is not None and thread.handle.vouched[0] == run.id:
         # The next step of this process, on a handle of its own, needn't ask again.
         run.vouched = thread.handle.vouched[1]
+
+
+def _pruned(ref: ThreadRef) -> VersionPrunedError:
+    """That the version which a workflow points to is gone, and what to do about it."""
+    return VersionPrunedError(
+        f"version {number_of(ref.version)} of {ref.thread!r}, which this workflow points to, was pruned by "
+        "store.gc(), so that it can't go on from there. Begin another workflow on the thread as it is, with "
+        f'open_thread({ref.thread!r}, mode="continue"), and let retention keep versions for as long as '
+        "workflows come back to them: Retention(keep_within=…), or thread.pin(version, until=…)"
+    )
+
+
+def read_at(store: ThreadStore, ref: ThreadRef) -> Thread | Past:
+    """The thread as it was where the workflow stands. Raises :class:`VersionPrunedError`."""
+    thread = store.thread(ref.thread)
+    if ref.version is None:
+        return thread
+    try:
+        return thread.at(ref.version)
+    except VersionPrunedError as error:
+        raise _pruned(ref) from error
 
 
 def _token(where: Execution) -> RunToken:
@@ -321,7 +354,10 @@ def _fork(store: ThreadStore, where: Execution, name: str, source: ThreadRef, ho
     """The first version of a fork. A retry, and a later run of the workflow, find the one that was made."""
     parent = store.thread(source.thread)
     key = f"engine/fork/{where.origin or where.run}"
-    fork = parent.fork(name, at=source.version, key=key, **hooks)
+    try:
+        fork = parent.fork(name, at=source.version, key=key, **hooks)
+    except VersionPrunedError as error:
+        raise _pruned(source) from error
     line, _ = fork.handle.require()
     return (fork.handle.find_version(line.parent_seq + 1)).id
 
@@ -373,6 +409,8 @@ def rewind(store: ThreadStore, ref: ThreadRef, to: ThreadRef, where: Execution) 
             noted = {RUN: where.run, CLAIM: place.claim, LEFT: ref.version}
             try:
                 made = rewind_noted(thread, thread.handle.find_version(to.version), noted)
+            except VersionPrunedError as error:
+                raise _pruned(to) from error
             except ConflictError:
                 thread.refresh()
                 continue
@@ -390,16 +428,28 @@ def _rewound(thread: Thread, place: Place) -> Version | None:
     return None
 
 
-def end(store: ThreadStore, ref: ThreadRef, where: Execution, reason: str = "completed") -> ThreadRef:
+def end(
+    store: ThreadStore,
+    ref: ThreadRef,
+    where: Execution,
+    reason: str = "completed",
+    error: tuple[str, str] | None = None,
+) -> ThreadRef:
     """Record why the run ends, and free the thread for others. A step as well: without it, a run that is
-    reset to its very end would leave the thread where the run before had brought it.
+    reset to its very end would leave the thread where the run before had brought it. ``error`` is what
+    :func:`named` makes of the exception that a run failed with.
 
-    Raises :class:`InvalidValueError` if ``reason`` isn't one that a run can end for."""
+    Raises :class:`InvalidValueError` if ``reason`` isn't one that a run can end for, or is none for an
+    error."""
     if reason not in REASONS:
         raise InvalidValueError(f"a run ends with one of {', '.join(REASONS)}, not {reason!r}", path="reason")
+    if error is not None and reason in ("completed", "waiting_for_input"):
+        raise InvalidValueError(f"a run that ends with {reason!r} has no error to record", path="error")
     with enter_step(store, ref, ("end",), where, label="end") as step:
         if not step.done:
             step.result = reason
     if step.thread.core.join_run is not None:
-        (step.thread.core.join_run(step.thread, _token(where))).end(reason)
+        # A retry ends the run again: the version of this step is the same then.
+        failure = None if error is None else RunError(*error, f"end-{step.ref.version}")
+        (step.thread.core.join_run(step.thread, _token(where))).end(reason, failure)
     return step.ref

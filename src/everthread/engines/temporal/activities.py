@@ -165,14 +165,14 @@ class ActivityStep(EitherStep):
 
     @asynccontextmanager
     async def _enter_async(self) -> AsyncIterator[steps.AsyncEngineStep]:
-        with _final_failures():
+        with final_failures():
             entered = steps.enter_step(store(), *self._arguments, execution(), **self._options)
             async with _heartbeats(), entered as step:
                 yield step
 
     @contextmanager
     def _enter_blocking(self) -> Iterator[blocking_steps.EngineStep]:
-        with _final_failures():
+        with final_failures():
             entered = blocking_steps.enter_step(
                 blocking_store(), *self._arguments, execution(), **self._options
             )
@@ -217,7 +217,7 @@ def step(
 
 
 @contextmanager
-def _final_failures() -> Iterator[None]:
+def final_failures() -> Iterator[None]:
     """What no retry puts right is told to Temporal as such."""
     try:
         yield
@@ -283,13 +283,13 @@ def _heartbeats_beside() -> Iterator[None]:
 @activity.defn(name="everthread.open_thread")
 async def open_activity(name: str, mode: str, source: ThreadRef | None, system: str | None) -> ThreadRef:
     where, options = execution(), {"name": name, "source": source, "system": system}
-    with _final_failures():
+    with final_failures():
         return await steps.open_thread(store(), where, mode=mode, **options)  # type: ignore[arg-type]
 
 
 @activity.defn(name="everthread.append")
 async def append_activity(ref: ThreadRef, messages: list[dict[str, Any]]) -> ThreadRef:
-    with _final_failures():
+    with final_failures():
         return await steps.append(store(), ref, messages, execution())
 
 
@@ -298,20 +298,26 @@ async def append_at_activity(
     ref: ThreadRef, messages: list[dict[str, Any]], key: list[Any], slot: int | None
 ) -> ThreadRef:
     # One of its own: Temporal knows the types of arguments only where all of them are given.
-    with _final_failures():
+    with final_failures():
         return await steps.append(store(), ref, messages, execution(), key=key, slot=slot)
 
 
 @activity.defn(name="everthread.rewind")
 async def rewind_activity(ref: ThreadRef, to: ThreadRef) -> ThreadRef:
-    with _final_failures():
+    with final_failures():
         return await steps.rewind(store(), ref, to, execution())
 
 
 @activity.defn(name="everthread.end")
 async def end_activity(ref: ThreadRef, reason: str) -> ThreadRef:
-    with _final_failures():
+    with final_failures():
         return await steps.end(store(), ref, execution(), reason)
+
+
+@activity.defn(name="everthread.end_with_error")
+async def end_with_error_activity(ref: ThreadRef, reason: str, name: str, message: str) -> ThreadRef:
+    with final_failures():
+        return await steps.end(store(), ref, execution(), reason, (name, message))
 
 
 ACTIVITIES: list[Callable[..., Any]] = [
@@ -320,4 +326,5 @@ ACTIVITIES: list[Callable[..., Any]] = [
     append_at_activity,
     rewind_activity,
     end_activity,
+    end_with_error_activity,
 ]

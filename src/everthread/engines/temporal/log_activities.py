@@ -9,9 +9,10 @@ from typing import Any
 
 from temporalio import activity
 
+from everthread.engines.aio.steps import read_at
 from everthread.engines.local import assign_slice, load_slice
 from everthread.engines.pointers import ThreadRef
-from everthread.engines.temporal.activities import step, store
+from everthread.engines.temporal.activities import final_failures, step, store
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,8 @@ class Popped:
 
 
 async def _past(ref: ThreadRef, place: Place) -> Any:
-    thread = await store().thread(ref.thread)
-    return (thread if ref.version is None else await thread.at(ref.version)).log(place.log)
+    with final_failures():
+        return (await read_at(store(), ref)).log(place.log)
 
 
 def _key(verb: str, ref: ThreadRef) -> tuple[str, str]:
@@ -46,7 +47,8 @@ def _key(verb: str, ref: ThreadRef) -> tuple[str, str]:
 
 @activity.defn(name="everthread.load")
 async def load_activity(ref: ThreadRef) -> dict[str, Any]:
-    return await load_slice(store(), ref)
+    with final_failures():
+        return await load_slice(store(), ref)
 
 
 @activity.defn(name="everthread.save")

@@ -9,12 +9,14 @@ from typing import Any, Literal, cast
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
+from temporalio.exceptions import ApplicationError, FailureError
 
-from everthread.engines.pointers import ThreadRef
+from everthread.engines.pointers import ThreadRef, named
 from everthread.engines.temporal.activities import (
     append_activity,
     append_at_activity,
     end_activity,
+    end_with_error_activity,
     open_activity,
     rewind_activity,
 )
@@ -66,16 +68,31 @@ async def rewind(ref: ThreadRef, to: ThreadRef, **options: Any) -> ThreadRef:
     return cast("ThreadRef", await call(rewind_activity, [ref, to], options))
 
 
-async def end(ref: ThreadRef, reason: str = "completed", **options: Any) -> ThreadRef:
+async def end(
+    ref: ThreadRef, reason: str = "completed", error: BaseException | None = None, **options: Any
+) -> ThreadRef:
     """Record why the run ends, as its last step, and free the thread for others. A run that is reset to its
-    very end brings the thread back to where this run had brought it."""
+    very end brings the thread back to where this run had brought it. Of ``error``, which it failed with, the
+    name and the first line are kept: of what an activity raised, where Temporal tells of the activity."""
+    told = _named(error)
     while True:
         # A reset draws a new one. If that comes with the answer, the run before has recorded it: its thread
         # may have gone elsewhere since.
         seed = workflow.random_seed()
-        ref = cast("ThreadRef", await call(end_activity, [ref, reason], options))
+        if told is None:
+            ref = cast("ThreadRef", await call(end_activity, [ref, reason], options))
+        else:
+            ref = cast("ThreadRef", await call(end_with_error_activity, [ref, reason, *told], options))
         if workflow.random_seed() == seed:
             return ref
+
+
+def _named(error: BaseException | None) -> tuple[str, str] | None:
+    while isinstance(error, FailureError) and isinstance(error.cause, FailureError):
+        error = error.cause
+    if isinstance(error, ApplicationError) and error.type:
+        return error.type, error.message.strip().partition("\n")[0]
+    return named(error)
 
 
 async def load(ref: ThreadRef, **options: Any) -> dict[str, Any]:

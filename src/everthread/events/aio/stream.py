@@ -17,7 +17,15 @@ from everthread.events.aio import trim as trims
 from everthread.events.aio.consumer import AsyncConsumer
 from everthread.events.aio.group import AsyncConsumerGroup
 from everthread.events.aio.projection import AsyncProjection, Projector, advance
-from everthread.events.event import Event, Upcast, microseconds, pack_event, read_event, seq_of
+from everthread.events.event import (
+    Event,
+    StreamRetention,
+    Upcast,
+    microseconds,
+    pack_event,
+    read_event,
+    seq_of,
+)
 from everthread.events.saved import cell_name
 from everthread.stores.contract import EVENT_SEQ_MAX, KeyErased, StaleCell, StoredEvent
 from everthread.threads.aio.core import Core
@@ -250,6 +258,11 @@ class AsyncEventStream(StreamedFace):
             """How many events there are."""
             return await self._count()
 
+        async def retention(self) -> StreamRetention:
+            """How long events are kept, as :meth:`retain` said: ``ttl`` and ``keep``, ``None`` where there is
+            no such bound."""
+            return await trims.retention(self)
+
         def __len__(self) -> NoReturn:
             raise UsageError(
                 "how many events a stream of an async store holds is asked with: await stream.count()"
@@ -261,6 +274,12 @@ class AsyncEventStream(StreamedFace):
         def last(self) -> Event | None:
             """The newest event, or ``None``. Asks the store."""
             return self._newest()
+
+        @property
+        def retention(self) -> StreamRetention:
+            """How long events are kept, as :meth:`retain` said: ``ttl`` and ``keep``, ``None`` where there is
+            no such bound. Asks the store."""
+            return trims.retention(self)
 
         def __len__(self) -> int:
             """How many events there are. Asks the store."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from everthread.arguments import check_count
 from everthread.errors import EventsTrimmedError, InvalidValueError, UnsupportedError
-from everthread.events.event import Event, microseconds, seq_of
+from everthread.events.event import Event, StreamRetention, microseconds, seq_of
 from everthread.events.saved import Trimming, cell_name, pack_trimming, read_trimming
 from everthread.stores.contract import Cell, StaleCell
 from everthread.threads.lifetimes import Lifetime, ttl_us
@@ -82,6 +82,13 @@ async def retain(stream: AsyncEventStream, ttl: Lifetime, keep: int | None) -> N
             return
         except StaleCell:
             continue
+
+
+async def retention(stream: AsyncEventStream) -> StreamRetention:
+    """The retention of a stream."""
+    _, known = await trimming(stream)
+    ttl = datetime.timedelta(microseconds=known.ttl_us) if known.ttl_us else None
+    return StreamRetention(ttl, known.keep or None)
 
 
 async def due(stream: AsyncEventStream) -> int:

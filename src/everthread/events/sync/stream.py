@@ -13,7 +13,15 @@ from typing import Any
 from everthread.arguments import check_function, check_mapping, check_name, check_seconds, check_several
 from everthread.codec.values import lower
 from everthread.errors import EventsTrimmedError, EverthreadError, InvalidValueError
-from everthread.events.event import Event, Upcast, microseconds, pack_event, read_event, seq_of
+from everthread.events.event import (
+    Event,
+    StreamRetention,
+    Upcast,
+    microseconds,
+    pack_event,
+    read_event,
+    seq_of,
+)
 from everthread.events.saved import cell_name
 from everthread.events.sync import trim as trims
 from everthread.events.sync.consumer import Consumer
@@ -239,6 +247,12 @@ class EventStream(IteratedFace):
     def last(self) -> Event | None:
         """The newest event, or ``None``. Asks the store."""
         return self._newest()
+
+    @property
+    def retention(self) -> StreamRetention:
+        """How long events are kept, as :meth:`retain` said: ``ttl`` and ``keep``, ``None`` where there is
+        no such bound. Asks the store."""
+        return trims.retention(self)
 
     def __len__(self) -> int:
         """How many events there are. Asks the store."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from everthread.arguments import check_count
 from everthread.errors import EventsTrimmedError, InvalidValueError, UnsupportedError
-from everthread.events.event import Event, microseconds, seq_of
+from everthread.events.event import Event, StreamRetention, microseconds, seq_of
 from everthread.events.saved import Trimming, cell_name, pack_trimming, read_trimming
 from everthread.stores.contract import Cell, StaleCell
 from everthread.threads.lifetimes import Lifetime, ttl_us
@@ -81,6 +81,13 @@ def retain(stream: EventStream, ttl: Lifetime, keep: int | None) -> None:
             return
         except StaleCell:
             continue
+
+
+def retention(stream: EventStream) -> StreamRetention:
+    """The retention of a stream."""
+    _, known = trimming(stream)
+    ttl = datetime.timedelta(microseconds=known.ttl_us) if known.ttl_us else None
+    return StreamRetention(ttl, known.keep or None)
 
 
 def due(stream: EventStream) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from everthread import process
@@ -21,7 +22,7 @@ from everthread.threads.twins import ASYNC
 
 if TYPE_CHECKING:
     from everthread.sessions.records import Reason
-    from everthread.threads.aio.core import Core
+    from everthread.threads.aio.core import Core, RunError
     from everthread.threads.aio.thread import AsyncThread
     from everthread.versions import RunToken
 
@@ -41,7 +42,7 @@ class AsyncJoinedRun:
         self._uid = uid
         self._lease = self._new_lease(run)
         self.vouched = b""
-        self._writers: tuple[Caller, Runs] | None = None
+        self._writers: tuple[Caller, Runs, Failures] | None = None
         self._guard: RunGuard | None = None
         if ASYNC:
             self._lock = AsyncLock()
@@ -72,16 +73,20 @@ class AsyncJoinedRun:
         if fenced is not None:
             raise fenced
 
-    async def end(self, reason: str) -> None:
+    async def end(self, reason: str, error: RunError | None = None) -> None:
         """End the run, for all of its processes, and record why, a ``Reason``: others may have the thread at
-        once. Whoever of it comes later begins it again, unless a newer run has come."""
+        once. Whoever of it comes later begins it again, unless a newer run has come. What it failed with is
+        recorded once, sealed as its user's, if the session has one."""
         async with self._lock:
             self.vouched = b""
             # Whoever has ended it, or taken over, has recorded that.
             with suppress(SessionFencedError):
                 await self._lease.check()
-                _, runs = await self._begun()
-                await runs.end(cast("Reason", reason), None)
+                _, runs, failures = await self._begun()
+                note = None
+                if error is not None and not await failures.is_known(error.id):
+                    note = partial(failures.put_named, error.name, error.message, "workflow", id_=error.id)
+                await runs.end(cast("Reason", reason), None if error is None else error.name, note)
                 await self._lease.release()
 
     async def wrote(self) -> None:
@@ -102,18 +107,18 @@ class AsyncJoinedRun:
     ) -> Any:
         """Call a function that has an effect: see :meth:`AsyncAgentSession.call`."""
         async with self._lock:
-            caller, _ = await self._begun()
+            caller, _, _ = await self._begun()
         options: Any = {"verify": verify, "retry_on": retry_on, "step": step}
         return await caller.call_effect(key, fn, args, kwargs, **options)
 
-    async def _begun(self) -> tuple[Caller, Runs]:
+    async def _begun(self) -> tuple[Caller, Runs, Failures]:
         """What writes to the journal of the run. Needs the lock."""
         if self._writers is None or self._guard is None or self._guard.fenced is not None:
             # At the first call; and where the run was ended, and goes on.
             return await self._start(self.id)
         return self._writers
 
-    async def _start(self, run: str | RunToken) -> tuple[Caller, Runs]:
+    async def _start(self, run: str | RunToken) -> tuple[Caller, Runs, Failures]:
         """Become part of the run, and open its journal."""
         self._writers = None
         lease = self._new_lease(run)
@@ -130,7 +135,7 @@ class AsyncJoinedRun:
             ttl_us=lease.holder.ttl_us,
             denied=self._name if begun.thread.effects == "deny" else None,
         )
-        self._writers = caller, begun.runs
+        self._writers = caller, begun.runs, failures
         return self._writers
 
 

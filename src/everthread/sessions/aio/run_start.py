@@ -68,6 +68,8 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_turns: int | None = None
     must_exist: bool = False
     run: str | RunToken | None = None
+    #: It does something for the run before it, which stays the last one: it settles an effect.
+    unlisted: bool = False
 
     def __post_init__(self) -> None:
         names = (
@@ -142,7 +144,7 @@ async def begin(store: AsyncThreadStore, options: SessionOptions, parent: Runs |
     if options.run is not None:
         joined = SharedLease(core, uid, options.run, agent=options.agent, ttl_us=ttl_us)
         return await join(core, name, uid, options, joined, created, parent)
-    lease = OwnLease(core, uid, run=run_id, agent=options.agent, ttl_us=ttl_us)
+    lease = OwnLease(core, uid, run=run_id, agent=options.agent, ttl_us=ttl_us, unlisted=options.unlisted)
     before = await lease.acquire()
     try:
         return await _started(core, name, uid, options, lease, before, created, parent)
@@ -283,7 +285,7 @@ async def _started(
     if ASYNC:
         await thread.load()
         await journal.load()
-    runs = Runs(journal, uid, lease.holder, parent)
+    runs = Runs(journal, uid, lease.holder, parent, unlisted=options.unlisted)
     _check_line(thread, uid)
     tags = _tags(options, lease.holder.run)
     found = await _look(core, name, uid, before)

@@ -117,6 +117,7 @@ class AsyncAgentSession(AwaitedFace):
         parent: AsyncAgentSession | None = None,
         run: str | RunToken | None = None,
         _must_exist: bool = False,
+        _unlisted: bool = False,
     ) -> None:
         lifecycle = hooks_of(hooks)
         if parent is not None and not isinstance(parent, AsyncAgentSession):
@@ -140,6 +141,7 @@ class AsyncAgentSession(AwaitedFace):
             ttl_s=lease_ttl,
             max_turns=max_turns,
             must_exist=_must_exist,
+            unlisted=_unlisted and run is None,
             run=run,
         )
         self.agent = agent
@@ -730,7 +732,7 @@ class AsyncAgentSession(AwaitedFace):
             self._guard.close()
         self._thread.end()
         # A run that no journal tells of must not vanish: its lease shows that it began.
-        recorded = await end.take(lambda: self._runs.recorded)
+        recorded = await end.take(lambda: self._runs.recorded or self._runs.is_unlisted)
         gives_back = recorded and not leaves_open
         await end.take(self._guard.lease.release if gives_back else self._guard.lease.abandon)
         self.scratch.clear()

@@ -108,8 +108,9 @@ class AsyncSessionRecords:
 
     @property
     def last_run(self) -> RunRecord | None:
-        """The newest run. One without an end whose lease is gone, or expired, has crashed. If the newest
-        versions of the journal can't be read, how it stands is ``unknown``, unless it is at work."""
+        """The newest run. One without an end whose lease is gone, or expired, has crashed, or is silent if
+        its caller named it. If the newest versions of the journal can't be read, how it stands is
+        ``unknown``, unless it is at work."""
         stored = self._own.get(j.RUN)
         if not isinstance(stored, Mapping):
             return None

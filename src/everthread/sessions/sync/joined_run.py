@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from everthread import process
@@ -20,7 +21,7 @@ from everthread.sessions.sync.status import uid_of
 
 if TYPE_CHECKING:
     from everthread.sessions.records import Reason
-    from everthread.threads.sync.core import Core
+    from everthread.threads.sync.core import Core, RunError
     from everthread.threads.sync.thread import Thread
     from everthread.versions import RunToken
 
@@ -40,7 +41,7 @@ class JoinedRun:
         self._uid = uid
         self._lease = self._new_lease(run)
         self.vouched = b""
-        self._writers: tuple[Caller, Runs] | None = None
+        self._writers: tuple[Caller, Runs, Failures] | None = None
         self._guard: RunGuard | None = None
         self._lock = process.ProcessLock()
 
@@ -68,16 +69,20 @@ class JoinedRun:
         if fenced is not None:
             raise fenced
 
-    def end(self, reason: str) -> None:
+    def end(self, reason: str, error: RunError | None = None) -> None:
         """End the run, for all of its processes, and record why, a ``Reason``: others may have the thread at
-        once. Whoever of it comes later begins it again, unless a newer run has come."""
+        once. Whoever of it comes later begins it again, unless a newer run has come. What it failed with is
+        recorded once, sealed as its user's, if the session has one."""
         with self._lock:
             self.vouched = b""
             # Whoever has ended it, or taken over, has recorded that.
             with suppress(SessionFencedError):
                 self._lease.check()
-                _, runs = self._begun()
-                runs.end(cast("Reason", reason), None)
+                _, runs, failures = self._begun()
+                note = None
+                if error is not None and not failures.is_known(error.id):
+                    note = partial(failures.put_named, error.name, error.message, "workflow", id_=error.id)
+                runs.end(cast("Reason", reason), None if error is None else error.name, note)
                 self._lease.release()
 
     def wrote(self) -> None:
@@ -98,18 +103,18 @@ class JoinedRun:
     ) -> Any:
         """Call a function that has an effect: see :meth:`AgentSession.call`."""
         with self._lock:
-            caller, _ = self._begun()
+            caller, _, _ = self._begun()
         options: Any = {"verify": verify, "retry_on": retry_on, "step": step}
         return caller.call_effect(key, fn, args, kwargs, **options)
 
-    def _begun(self) -> tuple[Caller, Runs]:
+    def _begun(self) -> tuple[Caller, Runs, Failures]:
         """What writes to the journal of the run. Needs the lock."""
         if self._writers is None or self._guard is None or self._guard.fenced is not None:
             # At the first call; and where the run was ended, and goes on.
             return self._start(self.id)
         return self._writers
 
-    def _start(self, run: str | RunToken) -> tuple[Caller, Runs]:
+    def _start(self, run: str | RunToken) -> tuple[Caller, Runs, Failures]:
         """Become part of the run, and open its journal."""
         self._writers = None
         lease = self._new_lease(run)
@@ -126,7 +131,7 @@ class JoinedRun:
             ttl_us=lease.holder.ttl_us,
             denied=self._name if begun.thread.effects == "deny" else None,
         )
-        self._writers = caller, begun.runs
+        self._writers = caller, begun.runs, failures
         return self._writers
 
 

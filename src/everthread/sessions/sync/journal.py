@@ -166,7 +166,16 @@ class Runs:
     written there, at the latest its end. A run that takes over records it at once: its commit is the fence.
     """
 
-    def __init__(self, journal: FencedThread, uid: str, holder: Holder, parent: Runs | None = None) -> None:
+    def __init__(
+        self,
+        journal: FencedThread,
+        uid: str,
+        holder: Holder,
+        parent: Runs | None = None,
+        *,
+        unlisted: bool = False,
+    ) -> None:
+        self._unlisted = unlisted
         self._journal = journal
         self._uid = uid
         self._holder = holder
@@ -192,7 +201,11 @@ class Runs:
             self._put_run(crashed)
         self._put_begin()
         state = self._journal.state
-        if not self.is_open:
+        if self.is_unlisted:
+            if before is not None and state[RUN].get("ended_us") is None:
+                # The lease, which says when that run was last heard of, is this one's now.
+                state[RUN]["heard_us"] = before.renewed_us
+        elif not self.is_open:
             # A run that its caller named, and that goes on after it was ended.
             self._set_status("running")
             for part in ("ended_us", "reason", "error"):
@@ -207,7 +220,7 @@ class Runs:
 
     def _put_begin(self) -> None:
         """Before a write to the journal: the run is recorded there."""
-        if not self.recorded:
+        if not self.recorded and not self.is_unlisted:
             self._put_run(self._holder)
             self._journal.state[RUN]["user"] = self._user
 
@@ -230,6 +243,16 @@ class Runs:
         # Every write asks: the document isn't copied for that.
         run = own_part(self._journal.state, self._uid).get(RUN)
         return isinstance(run, Mapping) and run.get("run_id") == self.run_id
+
+    @property
+    def is_unlisted(self) -> bool:
+        """Whether it isn't recorded, so that the run before it stays the last one. Where there is none, the
+        journal needs this one to be told of."""
+        return (
+            self._unlisted
+            and not self.recorded
+            and isinstance(own_part(self._journal.state, self._uid).get(RUN), Mapping)
+        )
 
     @property
     def is_open(self) -> bool:
@@ -344,8 +367,13 @@ class Runs:
             for counter, count in used.usage.items():
                 self._journal.state[CHILD_USAGE].increment(counter, count)
 
-    def end(self, reason: Reason, error: str | None) -> None:
+    def end(self, reason: Reason, error: str | None, beside: Callable[[], object] | None = None) -> None:
+        """Record why it ends, with the name of an error; ``beside`` records more within the same write."""
+        if self.is_unlisted:
+            return
         with self._journal.writing():
+            if beside is not None:
+                beside()
             self._set_status(STATUS_OF[reason])
             run = self._journal.state[RUN]
             run.update({"ended_us": self._journal.now_us(), "reason": reason, "turn": 0})
@@ -430,6 +458,8 @@ def total_in(core: Core, own: Mapping[str, Any], counted: set[str]) -> Total:
 MESSAGE_MAX = 2_000
 #: How many errors are looked through for the one that something was done about.
 _RECENT = 1_000
+#: How many for one that may have been recorded just before.
+_LAST = 20
 #: An attribute of errors that were recorded.
 _RECORDED = "_everthread_noted"
 
@@ -459,8 +489,17 @@ class Failures:
     def put(self, error: BaseException | str, where: str, handled: str | None = None) -> ErrorRecord:
         """Record an error within a write of the caller's."""
         kind, message = ("error", error) if isinstance(error, str) else (type(error).__name__, str(error))
+        recorded = self.put_named(kind, message, where, handled)
+        if isinstance(error, BaseException):
+            setattr(error, _RECORDED, self._run_id)
+        return recorded
+
+    def put_named(
+        self, kind: str, message: str, where: str, handled: str | None = None, *, id_: str | None = None
+    ) -> ErrorRecord:
+        """The same of an error that another process met; ``id_`` tells it from others."""
         stored: dict[str, Any] = {
-            "error_id": self._journal.new_id(),
+            "error_id": id_ or self._journal.new_id(),
             "kind": kind,
             "where": where,
             "at_us": self._journal.now_us(),
@@ -475,9 +514,11 @@ class Failures:
         except AccessError:
             # Without the keyring it is still worth knowing that something failed.
             log.append({**stored, "message": ""})
-        if isinstance(error, BaseException):
-            setattr(error, _RECORDED, self._run_id)
         return error_of({**stored, "message": self._sealed(text)})
+
+    def is_known(self, id_: str) -> bool:
+        """Whether an error of this id is among the last few."""
+        return any(error.id == id_ for error in read_errors(self._journal, _LAST))
 
     def _sealed(self, text: str) -> Any:
         return text if self._user_id is None else Personal(self._user_id, text)

@@ -53,8 +53,13 @@ class OwnLease:
     #: Whether the run is one that its caller named, and of no process.
     shared = False
 
-    def __init__(self, core: Core, uid: str, *, run: str, agent: str | None, ttl_us: int) -> None:
+    def __init__(
+        self, core: Core, uid: str, *, run: str, agent: str | None, ttl_us: int, unlisted: bool = False
+    ) -> None:
         self._core = core
+        #: Whether it is taken for the run before, whose place it leaves as it was.
+        self._unlisted = unlisted
+        self._before: Holder | None = None
         self._space = lease_space(core)
         self._uid = uid
         self.holder = Holder(
@@ -74,7 +79,9 @@ class OwnLease:
             if found is not None:
                 self._require_free(found)
                 self.journal = found.holder.journal
-                self.holder = msgspec.structs.replace(self.holder, past=found.holder.past_with_this)
+                self._before = found.holder
+                past = found.holder.past if self._unlisted else found.holder.past_with_this
+                self.holder = msgspec.structs.replace(self.holder, past=past)
             # Before it is there: whoever reads it in this process must find that its run is alive.
             leases.live[self.holder.run] = self
             try:
@@ -155,7 +162,9 @@ class OwnLease:
     def release(self, *, fence_due: bool = False) -> None:
         """Give it back, if it is still this run's. ``fence_due``: the run before isn't fenced off yet."""
         self.abandon()
-        nobody = msgspec.structs.replace(self.holder, run="", fence_due=fence_due)
+        # A run that its caller named, and that had ended, may still go on.
+        last = self._before if self._unlisted and self._before is not None else self.holder
+        nobody = msgspec.structs.replace(last, run="", fence_due=fence_due, restored_us=0)
         with suppress(SessionFencedError, StaleCell):
             self.check()
             self._swap(self._revision, nobody)

@@ -94,4 +94,7 @@ def heard_us(records: SessionRecords) -> int | None:
     run = records.last_run
     if run is None:
         return None
-    return run.ended_us if run.ended_us is not None else max(run.started_us, records.heartbeat_us or 0)
+    if run.ended_us is not None:
+        return run.ended_us
+    heard = records.heartbeat_us if run.heard_us is None else run.heard_us
+    return max(run.started_us, heard or 0)

@@ -68,6 +68,8 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_turns: int | None = None
     must_exist: bool = False
     run: str | RunToken | None = None
+    #: It does something for the run before it, which stays the last one: it settles an effect.
+    unlisted: bool = False
 
     def __post_init__(self) -> None:
         names = (
@@ -142,7 +144,7 @@ def begin(store: ThreadStore, options: SessionOptions, parent: Runs | None = Non
     if options.run is not None:
         joined = SharedLease(core, uid, options.run, agent=options.agent, ttl_us=ttl_us)
         return join(core, name, uid, options, joined, created, parent)
-    lease = OwnLease(core, uid, run=run_id, agent=options.agent, ttl_us=ttl_us)
+    lease = OwnLease(core, uid, run=run_id, agent=options.agent, ttl_us=ttl_us, unlisted=options.unlisted)
     before = lease.acquire()
     try:
         return _started(core, name, uid, options, lease, before, created, parent)
@@ -278,7 +280,7 @@ def _started(
     guard = RunGuard(lease)
     thread = FencedThread(core, name, guard)
     journal = open_journal(core, uid, guard)
-    runs = Runs(journal, uid, lease.holder, parent)
+    runs = Runs(journal, uid, lease.holder, parent, unlisted=options.unlisted)
     _check_line(thread, uid)
     tags = _tags(options, lease.holder.run)
     found = _look(core, name, uid, before)

@@ -116,6 +116,7 @@ class AgentSession(BlockingFace):
         parent: AgentSession | None = None,
         run: str | RunToken | None = None,
         _must_exist: bool = False,
+        _unlisted: bool = False,
     ) -> None:
         lifecycle = hooks_of(hooks)
         if parent is not None and not isinstance(parent, AgentSession):
@@ -139,6 +140,7 @@ class AgentSession(BlockingFace):
             ttl_s=lease_ttl,
             max_turns=max_turns,
             must_exist=_must_exist,
+            unlisted=_unlisted and run is None,
             run=run,
         )
         self.agent = agent
@@ -672,7 +674,7 @@ class AgentSession(BlockingFace):
             self._guard.close()
         self._thread.end()
         # A run that no journal tells of must not vanish: its lease shows that it began.
-        recorded = end.take(lambda: self._runs.recorded)
+        recorded = end.take(lambda: self._runs.recorded or self._runs.is_unlisted)
         gives_back = recorded and not leaves_open
         end.take(self._guard.lease.release if gives_back else self._guard.lease.abandon)
         self.scratch.clear()

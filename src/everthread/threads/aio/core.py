@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -63,6 +63,15 @@ class EffectCaller(Protocol):
     ) -> Any: ...
 
 
+class RunError(NamedTuple):
+    """What a run failed with: the name of the exception and what it said. ``id`` is the same if that is told
+    again."""
+
+    name: str
+    message: str
+    id: str
+
+
 class StepRun(EffectCaller, Protocol):
     """A run that its caller named, as a step needs to know it."""
 
@@ -79,8 +88,9 @@ class StepRun(EffectCaller, Protocol):
     async def require_not_superseded(self) -> None:
         """Raise if another run has taken over."""
 
-    async def end(self, reason: str) -> None:
-        """Record why the run ends, and give the thread back, for all of its processes."""
+    async def end(self, reason: str, error: RunError | None = None) -> None:
+        """Record why the run ends, and with what error, and give the thread back, for all of its
+        processes."""
 
     async def wrote(self) -> None: ...
 

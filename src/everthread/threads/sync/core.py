@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -62,6 +62,15 @@ class EffectCaller(Protocol):
     ) -> Any: ...
 
 
+class RunError(NamedTuple):
+    """What a run failed with: the name of the exception and what it said. ``id`` is the same if that is told
+    again."""
+
+    name: str
+    message: str
+    id: str
+
+
 class StepRun(EffectCaller, Protocol):
     """A run that its caller named, as a step needs to know it."""
 
@@ -78,8 +87,9 @@ class StepRun(EffectCaller, Protocol):
     def require_not_superseded(self) -> None:
         """Raise if another run has taken over."""
 
-    def end(self, reason: str) -> None:
-        """Record why the run ends, and give the thread back, for all of its processes."""
+    def end(self, reason: str, error: RunError | None = None) -> None:
+        """Record why the run ends, and with what error, and give the thread back, for all of its
+        processes."""
 
     def wrote(self) -> None: ...
 
