@@ -116,7 +116,7 @@ def diff_data(found: Diff) -> dict[str, Any]:
             }
             for name, change in found.logs.items()
         },
-        "files": None if found.files is None else found.file_counts,
+        "files": None if found.files is None else found.files.counts,
     }
 
 

@@ -177,7 +177,7 @@ def log(
 
 
 def _file_counts(found: Diff | None) -> dict[str, int] | None:
-    return None if found is None or found.files is None else found.file_counts
+    return None if found is None or found.files is None else found.files.counts
 
 
 def _changes(thread: Thread, versions: list[Version]) -> dict[int, Diff]:

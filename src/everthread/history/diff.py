@@ -302,14 +302,11 @@ class Diff:
             counts = _counts(("+", log.added), (_MINUS, log.removed))
             if counts:
                 parts.append(f"{_log_name(name)} {counts}")
-        if counts := _counts(*zip(("+", "~", _MINUS), self.file_counts.values(), strict=True)):
-            parts.append(f"files {counts}")
+        if self.files:
+            found = self.files.counts
+            signs = (("+", found["added"]), ("~", found["changed"]), (_MINUS, found["removed"]))
+            parts.append(f"files {_counts(*signs)}")
         return "; ".join(parts) or "no changes"
-
-    @property
-    def file_counts(self) -> dict[str, int]:
-        """How many files were ``added``, ``changed`` and ``removed``; none, if that wasn't asked for."""
-        return {kind: len(getattr(self.files, kind, ())) for kind in ("added", "changed", "removed")}
 
     def apply(self, document: dict[str, Any]) -> dict[str, Any]:
         """A new plain dict: ``document`` with the same edits made to it. Logs play no part.
@@ -352,7 +349,7 @@ class Diff:
                 }
                 for name, log in self.logs.items()
             },
-            "files": None if self.files is None else self.file_counts,
+            "files": None if self.files is None else self.files.counts,
         }
 
 

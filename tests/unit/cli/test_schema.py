@@ -23,7 +23,7 @@ FIELDS = {
     "resume": "thread report",
     "log": "thread versions more forked_from forks forks_complete effects recovered",
     "show": "thread version state logs log session effects recovered",
-    "diff": "thread with old new summary added removed changed logs",
+    "diff": "thread with old new summary added removed changed logs files",
     "files": "thread version files",
     "runs": "thread runs",
     "effects": "thread effects settled losses",
@@ -56,7 +56,9 @@ FIELDS = {
 }
 INNER = {
     ("status", "threads"): "name version version_id updated_at session label metadata",
-    ("log", "versions"): "seq id parent at kind label key step slot source metadata expires_at forks summary",
+    ("log", "versions"): (
+        "seq id parent at kind label key step slot source metadata expires_at forks summary files"
+    ),
     ("log", "forks"): "thread seq",
     ("show", "version"): "seq id parent at kind label key step slot source metadata expires_at",
     ("show", "log"): "name items",

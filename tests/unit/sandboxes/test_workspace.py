@@ -357,11 +357,11 @@ def test_what_a_rewind_of_files_saves_first_is_a_version_that_says_so(store: Sto
     back, saved = thread.history(limit=2)
     assert (back.kind, saved.label) == ("rewind", f"files before rewind to {first.seq}")
     found = thread.diff(first, saved, files=True)
-    assert (found.summary(), found.file_counts) == (
+    assert (found.summary(), found.files.counts) == (
         "files +1 ~1",
         {"added": 1, "changed": 1, "removed": 0},
     )
-    assert found.plain()["files"] == found.file_counts
+    assert found.plain()["files"] == found.files.counts
     assert thread.diff(first, saved).plain()["files"] is None
     thread.rewind(saved, files=True)
     assert _texts(folder) == {"main.py": "by hand\n", "new": "new\n"}

@@ -129,7 +129,8 @@ async def recorded_at(past: AsyncPast) -> str | None:
 
 async def wanted_files(thread: AsyncThread, version: AnyVersion) -> tuple[Version, str]:
     """The version to go back to with the working folder of a thread, and that of its files. Raises
-    :class:`UsageError` if the handle has no folder, :class:`VersionNotFoundError` if none was recorded then."""
+    :class:`UsageError` if the handle has no folder, :class:`VersionNotFoundError` if nothing was recorded of
+    it by then."""
     handle = thread.handle
     if handle.workspace is None:
         raise UsageError("this handle has no working folder: attach_workspace(path) first")
