@@ -51,18 +51,14 @@ class Yard(Bench):
         )
         return handle
 
-    async def finished(self, handle: WorkflowHandle[Any, Any]) -> int:
-        """Wait for a run, with a new worker for each one that dies; how many did."""
-        result, died = asyncio.create_task(handle.result()), 0
-        if not self.living_workers():
-            self.start_process()
+    async def finished(self, handle: WorkflowHandle[Any, Any]) -> None:
+        """Wait for a run, with a new worker for each one that dies."""
+        result = asyncio.create_task(handle.result())
         while not result.done():
             if not self.living_workers():
-                died += 1
                 self.start_process()
             await asyncio.wait({result}, timeout=0.1)
         await result
-        return died
 
     async def check_files(self, handle: WorkflowHandle[Any, Any]) -> None:
         """The files are what the history of this run says, and the store is sound."""

@@ -174,7 +174,7 @@ async def _reset_runs(yard: Yard, rng: random.Random, resets: int) -> tuple[int,
     await yard.finished(first)
     handle = yard.client.get_workflow_handle(first.id, run_id=first.result_run_id)
     await yard.check_files(handle)
-    runs, died, failures = [handle], 0, []
+    runs, died, early, failures = [handle], 0, 0, []
     folders = [yard.root, yard.root.with_name("another-machine")]
     for number in range(resets):
         source, point = rng.choice(runs), None
@@ -188,8 +188,15 @@ async def _reset_runs(yard: Yard, rng: random.Random, resets: int) -> tuple[int,
             yard.root = rng.choice(folders)
         event_id = rng.choice(tasks)
         runs.append(await reset(yard.client, source, event_id))
-        killed = await yard.finished(runs[-1])
-        died += killed
+        if point is None and rng.random() < 0.3:
+            # The next reset finds it at work.
+            if not yard.living_workers():
+                yard.start_process()
+            await asyncio.sleep(rng.random() * 2)
+            if tasks := resettable(workflow_tasks(await runs[-1].fetch_history())):
+                runs[-1], early = await reset(yard.client, runs[-1], rng.choice(tasks)), early + 1
+        await yard.finished(runs[-1])
+        killed, died = len(yard.world.notes("trapped")) - died, len(yard.world.notes("trapped"))
         where = f"reset {number}, of run {runs.index(source)} to event {event_id}, killed at {point}"
         print(where, flush=True)
         if killed != (point is not None):
@@ -198,7 +205,7 @@ async def _reset_runs(yard: Yard, rng: random.Random, resets: int) -> tuple[int,
             await yard.check_files(runs[-1])
         except AssertionError as error:
             failures.append(f"{where}: {error}")
-    return resets, died, failures
+    return resets + early, died, failures
 
 
 def main() -> int:

@@ -37,7 +37,7 @@ FIELDS = {
     "merge": "thread other version effects conflicts",
     "delete": "thread dry_run versions forks",
     "send": "thread id key",
-    "stats": "store count versions pruned bytes deleted kinds by_age threads totals summary",
+    "stats": "store count versions pruned bytes deleted beside kinds by_age threads totals summary",
     "export": "report summary",
     "import": "report summary",
     "copy": "report summary",
@@ -72,7 +72,7 @@ INNER = {
     ("search", "hits"): "thread kind id log index excerpt score marks",
     ("doctor", "checks"): "check ok found advice",
     ("diff", "changed"): "old new",
-    ("stats", "threads"): "name bytes versions pruned updated_at_us",
+    ("stats", "threads"): "name bytes files versions pruned updated_at_us",
     ("verify", "needs"): "keyring values keys missing unopened problem complete",
 }
 
