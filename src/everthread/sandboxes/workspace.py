@@ -398,18 +398,19 @@ def files_beside(thread: Thread) -> Files:
 
 
 def files_at(thread: Thread, version: AnyVersion | None = None) -> FilesView:
-    """The files of a thread at one of its versions: those that it holds itself, as a sandbox does, or what
-    was recorded of its working folder. Raises :class:`NotFoundError` if it has neither."""
+    """The files of a thread at one of its versions: what was recorded of its working folder, or those that it
+    holds itself, as a sandbox does. Raises :class:`NotFoundError` if it has neither."""
     handle = thread.handle
     _, head = handle.require()
     found = head.version if version is None else handle.find_version(version)
     past = thread.at(found)
+    # First: beside a folder, what the document has under this name is the caller's own.
+    recorded = recorded_at(past)
+    if recorded is not None:
+        return files_beside(thread).at(recorded)
     if TREE in past.state:
         return Files(thread).at(found)
-    recorded = recorded_at(past)
-    if recorded is None:
-        raise NotFoundError(f"{thread.name!r} holds no files, and none were recorded beside it, at {found}")
-    return files_beside(thread).at(recorded)
+    raise NotFoundError(f"{thread.name!r} holds no files, and none were recorded beside it, at {found}")
 
 
 def empty_view(thread: Thread) -> FilesView:

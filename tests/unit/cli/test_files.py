@@ -54,6 +54,10 @@ def test_the_files_of_a_working_folder(program: Program, store: everthread.Store
     thread.commit()
     assert program("files", "cat", "bot", "a").out == "two"
     assert program("files", "cat", "bot", "a", "--at", "head~1").out == "one"
+    # What the document has under this name is none of the folder's.
+    thread.state["files"] = ["a list of the agent's own"]
+    thread.commit()
+    assert program("files", "cat", "bot", "a").out == "two"
     # Nothing was recorded at the first version: everything has come since.
     assert program("files", "diff", "bot", "--at", "1").out == "added    a\n"
 
