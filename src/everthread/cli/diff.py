@@ -20,6 +20,7 @@ from everthread.cli.options import (
 )
 from everthread.cli.output import Table, note
 from everthread.errors import EverthreadError
+from everthread.threads.sync.workspace import recorded_at
 
 if TYPE_CHECKING:
     from everthread.history.diff import Diff
@@ -92,10 +93,11 @@ def _old(thread: Thread, text: str | None, *, whole: bool) -> Past | None:
 
 
 def diff_with_files(thread: Thread, before: Past | None, after: Past) -> tuple[Diff, EverthreadError | None]:
-    """What differs, with the files that were recorded beside it; without these, if they can't be read, and
-    why that is."""
+    """What differs, with the files that were recorded beside it, if any were; without these, if they can't be
+    read, and why that is."""
     try:
-        return thread.diff(before, after, files=True), None
+        has_files = any(each is not None and recorded_at(each) is not None for each in (before, after))
+        return thread.diff(before, after, files=has_files), None
     except EverthreadError as error:
         return thread.diff(before, after), error
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,9 @@ import everthread
 from everthread.errors import StateCorruptedError
 from everthread.sandboxes import Files, workspace
 from tests.unit.cli.calling import Program
+
+#: The command of the same name hides the module.
+cli_diff = import_module("everthread.cli.diff")
 
 
 def test_the_files_of_a_sandbox_at_any_version(
@@ -123,7 +128,8 @@ def test_log_and_diff_tell_of_files(program: Program, store: everthread.Store, t
         {"added": 0, "changed": 1, "removed": 0},
         {"added": 1, "changed": 1, "removed": 1},
         {"added": 3, "changed": 0, "removed": 0},
-        {"added": 0, "changed": 0, "removed": 0},
+        # Nothing was recorded by then.
+        None,
     ]
     # As with the summary: what each version changed is told to programs that ask for it.
     assert {each["files"] for each in program.json("log", "coder")["versions"]} == {None}
@@ -137,8 +143,13 @@ def test_log_and_diff_tell_of_files(program: Program, store: everthread.Store, t
     )
 
 
+@pytest.mark.parametrize("place", [(workspace, "compare_versions"), (cli_diff, "recorded_at")])
 def test_files_that_cant_be_read_dont_hide_what_else_changed(
-    program: Program, store: everthread.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    program: Program,
+    store: everthread.Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place: tuple[Any, str],
 ) -> None:
     thread = store.thread("coder")
     (tmp_path / "work").mkdir()
@@ -150,7 +161,7 @@ def test_files_that_cant_be_read_dont_hide_what_else_changed(
     def damaged(*_: object) -> None:
         raise StateCorruptedError("a record is damaged")
 
-    monkeypatch.setattr(workspace, "compare_versions", damaged)
+    monkeypatch.setattr(*place, damaged)
     assert "+1 in n" in program("log", "coder").out
     told = program("diff", "coder")
     assert "+1 in n" in told.out
