@@ -21,7 +21,7 @@ from tests.engines.workshop import Builder, Workshop, check, told_files
 
 
 class Yard(Bench):
-    """A queue, a store and a world, with workers whose sandboxes are below ``roots``."""
+    """A queue, a store and a world, with workers whose sandboxes are below ``root``."""
 
     def __init__(self, address: str, folder: Path, url: str | None = None) -> None:
         super().__init__(address, folder, url)
