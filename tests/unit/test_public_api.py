@@ -59,7 +59,7 @@ MEMBERS = {
     "Place": "beside excerpt first last log path position redactable stream thread what",
     "RedactionReport": "dry_run events id left left_count threads unreached values versions",
     "ImportReport": "events keys keys_missing present renamed sealed skipped streams threads versions",
-    "StoreStats": "by_age bytes count deleted kinds pruned threads totals versions",
+    "StoreStats": "beside by_age bytes count deleted kinds pruned threads totals versions",
     "ThreadInfo": "damaged label metadata name seq updated_at updated_at_us version_id",
     "Diff": "added apply between changed files logs ops plain removed summary",
     "Merge": "conflicts effects version",

@@ -18,7 +18,9 @@ from everthread.cli.options import (
     pass_invocation,
     shared_options,
 )
-from everthread.cli.output import Table
+from everthread.cli.output import Table, note
+from everthread.errors import EverthreadError
+from everthread.threads.sync.workspace import recorded_at
 
 if TYPE_CHECKING:
     from everthread.history.diff import Diff
@@ -55,7 +57,7 @@ def diff(call: Invocation, thread: str, old: str | None, new: str | None, other:
         before = _old(handle, old, whole=other is not None)
         second = handle if other is None else existing(store, other)
         after = _past(second, new or "head")
-        found = handle.diff(before, after)
+        found, unreadable = diff_with_files(handle, before, after)
         data = {
             "thread": thread,
             "with": other,
@@ -68,6 +70,8 @@ def diff(call: Invocation, thread: str, old: str | None, new: str | None, other:
 
         def text() -> None:
             show_diff(title, found, before, after)
+            if unreadable is not None:
+                note(f"what was recorded of its files can't be compared: {unreadable}")
 
         call.output.answer("diff", data, text, _diff_table)
         for each in (handle, second):
@@ -88,6 +92,16 @@ def _old(thread: Thread, text: str | None, *, whole: bool) -> Past | None:
     return thread.at(versions[1]) if len(versions) > 1 else None
 
 
+def diff_with_files(thread: Thread, before: Past | None, after: Past) -> tuple[Diff, EverthreadError | None]:
+    """What differs, with the files that were recorded beside it, if any were; without these, if they can't be
+    read, and why that is."""
+    try:
+        has_files = any(each is not None and recorded_at(each) is not None for each in (before, after))
+        return thread.diff(before, after, files=has_files), None
+    except EverthreadError as error:
+        return thread.diff(before, after), error
+
+
 def diff_data(found: Diff) -> dict[str, Any]:
     """A diff as programs get it."""
     return {
@@ -104,6 +118,7 @@ def diff_data(found: Diff) -> dict[str, Any]:
             }
             for name, change in found.logs.items()
         },
+        "files": None if found.files is None else found.files.counts,
     }
 
 

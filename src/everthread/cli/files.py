@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from everthread.arguments import counted
 from everthread.cli.context import Invocation
 from everthread.cli.log import thread_argument, version_data
 from everthread.cli.options import HOW, example, existing, find_version, pass_invocation, shared_options
 from everthread.cli.output import clean, note, records
 
 if TYPE_CHECKING:
+    from everthread.sandboxes.directory import Restored
     from everthread.sandboxes.files import FilesView
     from everthread.sandboxes.tree import FileInfo
     from everthread.threads.sync.thread import Thread
@@ -43,7 +45,11 @@ def files(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-@files.command("list", epilog=example("files list invoice-bot", "files list invoice-bot src --at 7 --json"))
+@files.command(
+    "list",
+    short_help="Which files there are.",
+    epilog=example("files list invoice-bot", "files list invoice-bot src --at 7 --json"),
+)
 @thread_argument
 @click.argument("folder", default="")
 @_at
@@ -68,7 +74,8 @@ def list_(call: Invocation, thread: str, folder: str, at: str | None) -> None:
 
 
 @files.command(
-    epilog=example("files cat invoice-bot src/main.py", "files cat invoice-bot notes.md --at head~1")
+    short_help="What is in a file, byte by byte.",
+    epilog=example("files cat invoice-bot src/main.py", "files cat invoice-bot notes.md --at head~1"),
 )
 @thread_argument
 @click.argument("path")
@@ -87,7 +94,10 @@ def cat(call: Invocation, thread: str, path: str, at: str | None, reveal: bool) 
         out.flush()
 
 
-@files.command(epilog=example("files restore invoice-bot ./as-it-was --at 7"))
+@files.command(
+    short_help="Write all files into a new folder.",
+    epilog=example("files restore invoice-bot ./as-it-was", "files restore invoice-bot ./as-it-was --at 7"),
+)
 @thread_argument
 @click.argument("directory", type=click.Path())
 @_at
@@ -100,7 +110,8 @@ def restore(call: Invocation, thread: str, directory: str, at: str | None, revea
 
     with call.store() as store:
         version, view = _view(existing(store, thread), at)
-        _check_revealed(view.list(), reveal)
+        found = view.list()
+        _check_revealed(found, reveal)
         done = restore_directory(view, directory)
     data = {
         "thread": thread,
@@ -111,7 +122,7 @@ def restore(call: Invocation, thread: str, directory: str, at: str | None, revea
     }
 
     def show() -> None:
-        note(f"{done.written:,} files and folders of {version} in {clean(directory)}")
+        note(f"{_written(found, done)} of {version} in {clean(directory)}")
         for each in done.erased:
             note(f"{clean(each)} belonged to somebody who was erased, and isn't there")
 
@@ -119,6 +130,7 @@ def restore(call: Invocation, thread: str, directory: str, at: str | None, revea
 
 
 @files.command(
+    short_help="Which files differ between two versions.",
     epilog=example(
         "files diff invoice-bot", "files diff invoice-bot --at 7", "files diff invoice-bot --at 3 --to 7"
     ),
@@ -159,6 +171,17 @@ def diff(call: Invocation, thread: str, at: str, to: str) -> None:
         "changes": rows,
     }
     call.output.answer("files", data, show, records("changes", ("change", *COLUMNS)))
+
+
+def _written(found: list[FileInfo], done: Restored) -> str:
+    """What was written, in words."""
+    links = sum(each.kind == "link" for each in found)
+    files = sum(each.kind == "file" for each in found) - len(done.erased)
+    # A tree needn't mention the folders that its files are in.
+    folders = done.written - files - links
+    counts = ((links, "link"), (folders, "folder"))
+    others = [counted(count, kind) for count, kind in counts if count]
+    return " and ".join(filter(None, (", ".join([counted(files, "file"), *others[:-1]]), *others[-1:])))
 
 
 def _view(thread: Thread, at: str | None, *, none_is_empty: bool = False) -> tuple[Version, FilesView]:

@@ -24,6 +24,7 @@ from everthread.cli.output import note, records
 from everthread.errors import EverthreadError, InvalidNameError, ThreadNotFoundError
 
 if TYPE_CHECKING:
+    from everthread.history.diff import Diff
     from everthread.store import Store
     from everthread.threads.sync.past import Past
     from everthread.threads.sync.thread import Thread
@@ -44,6 +45,7 @@ VERSION_COLUMNS = (
     "expires_at",
     "forks",
     "summary",
+    "files",
 )
 thread_argument = click.argument("thread", shell_complete=complete_thread)
 
@@ -137,7 +139,8 @@ def log(
         more, versions = len(versions) > limit, versions[:limit]
         relatives = family(handle, everything=forks)
         wanted = call.output.for_people if changes is None else changes
-        summaries = _summaries(handle, versions) if wanted else {}
+        changed = _changes(handle, versions) if wanted else {}
+        summaries = {seq: found.summary(but=bookkeeping) for seq, found in changed.items()}
         data = {
             "thread": thread,
             "versions": [
@@ -145,6 +148,7 @@ def log(
                     **version_data(each),
                     "forks": relatives.forks_at(each.seq),
                     "summary": summaries.get(each.seq),
+                    "files": _file_counts(changed.get(each.seq)),
                 }
                 for each in versions
             ],
@@ -172,9 +176,15 @@ def log(
         end_if_damaged(handle)
 
 
-def _summaries(thread: Thread, versions: list[Version]) -> dict[int, str]:
-    """What each version changed, in a few words. Reads every one of them."""
-    found: dict[int, str] = {}
+def _file_counts(found: Diff | None) -> dict[str, int] | None:
+    return None if found is None or found.files is None else found.files.counts
+
+
+def _changes(thread: Thread, versions: list[Version]) -> dict[int, Diff]:
+    """What each version changed, in document, logs and files. Reads every one of them."""
+    from everthread.cli.diff import diff_with_files
+
+    found: dict[int, Diff] = {}
     newer: Past | None = None
     below = thread.history(limit=1, before=versions[-1]) if versions else ()
     for version in (*versions, *below):
@@ -185,8 +195,8 @@ def _summaries(thread: Thread, versions: list[Version]) -> dict[int, str]:
             newer = None
             continue
         if newer is not None:
-            found[newer.version.seq] = thread.diff(past, newer).summary(but=bookkeeping)
+            found[newer.version.seq], _ = diff_with_files(thread, past, newer)
         newer = past
     if newer is not None and newer.version.seq == 1:
-        found[1] = thread.diff(None, newer).summary(but=bookkeeping)
+        found[1], _ = diff_with_files(thread, None, newer)
     return found

@@ -16,6 +16,7 @@ from everthread.cli.output import Mark, ago, clean, console
 if TYPE_CHECKING:
     from everthread.cli.family import Family
     from everthread.history.diff import Diff
+    from everthread.sandboxes.tree import FileInfo
     from everthread.versions import Version
 from everthread.cli.outline import MARKS, Part, bookkeeping, item_texts, outline
 
@@ -276,9 +277,22 @@ def draw_diff(
     for name, change in found.logs.items():
         for sign, style, items in (("-", "red", change.removed_items), ("+", "green", change.added_items)):
             lines += _log_lines(name, items, sign, style)
+    if found.files:
+        changed_files = [after for _, after in found.files.changed]
+        lines += _file_lines(found.files.added, "+", "green")
+        lines += _file_lines(found.files.removed, "-", "red")
+        lines += _file_lines(changed_files, "~", "yellow")
     screen = console()
     for line in lines:
         screen.print(Text.assemble(" " * indent, line))
+
+
+def _file_lines(files: Sequence[FileInfo], sign: str, style: str) -> list[Text]:
+    lines = [
+        Text.assemble((f"{sign} ", style), (f"{each.kind} ", "cyan"), clean(each.path, 80))
+        for each in files[:_SHOWN]
+    ]
+    return lines + _more(len(files))
 
 
 def _log_lines(name: str, items: Sequence[Any], sign: str, style: str) -> list[Text]:

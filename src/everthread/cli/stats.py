@@ -14,7 +14,7 @@ from everthread.cli.output import clean, note, pad, progress, records
 
 _LIMIT = 20
 _NAME_WIDTH_MAX = 48
-_COLUMNS = ("name", "bytes", "versions", "pruned", "updated_at_us")
+_COLUMNS = ("name", "bytes", "files", "versions", "pruned", "updated_at_us")
 
 
 @click.command(epilog=example("stats", "stats --limit 100 --format tsv"))
@@ -31,8 +31,8 @@ def stats(call: Invocation, limit: int) -> None:
         with progress("measuring") as step:
             found = store.stats(limit=limit, progress=step)
         threads = [
-            {"name": each.name, "bytes": each.bytes, "versions": each.versions, "pruned": each.pruned,
-             "updated_at_us": each.updated_at_us}
+            {"name": each.name, "bytes": each.bytes, "files": each.files, "versions": each.versions,
+             "pruned": each.pruned, "updated_at_us": each.updated_at_us}
             for each in found.threads.values()
         ]  # fmt: skip
         data = {
@@ -42,6 +42,7 @@ def stats(call: Invocation, limit: int) -> None:
             "pruned": found.pruned,
             "bytes": found.bytes,
             "deleted": found.deleted,
+            "beside": dict(found.beside),
             "kinds": dict(found.kinds),
             "by_age": dict(found.by_age),
             "threads": threads,
@@ -55,10 +56,12 @@ def _show(data: Mapping[str, Any]) -> None:
     click.echo(clean(data["summary"]))
     for each in data["threads"]:
         name = pad(clean(each["name"], _NAME_WIDTH_MAX), _NAME_WIDTH_MAX)
-        click.echo(f"  {name}  {each['bytes']:>14,} bytes  {each['versions']:>8,} versions")
+        files = f"  {each['files']:,} of them files of its folder" if each["files"] else ""
+        click.echo(f"  {name}  {each['bytes']:>14,} bytes  {each['versions']:>8,} versions{files}")
     if data["count"] > len(data["threads"]):
         note(f"… and {data['count'] - len(data['threads']):,} more (--limit)")
-    for title, sizes in (("by kind", data["kinds"]), ("by age", data["by_age"])):
+    parts = (("by kind", data["kinds"]), ("beside threads", data["beside"]), ("by age", data["by_age"]))
+    for title, sizes in parts:
         told = ", ".join(f"{name} {size:,}" for name, size in sizes.items() if size)
         if told:
             click.echo(f"{title}: {told}")

@@ -303,7 +303,9 @@ class Diff:
             if counts:
                 parts.append(f"{_log_name(name)} {counts}")
         if self.files:
-            parts.append(f"files: {self.files.summary()}")
+            found = self.files.counts
+            signs = (("+", found["added"]), ("~", found["changed"]), (_MINUS, found["removed"]))
+            parts.append(f"files {_counts(*signs)}")
         return "; ".join(parts) or "no changes"
 
     def apply(self, document: dict[str, Any]) -> dict[str, Any]:
@@ -347,6 +349,7 @@ class Diff:
                 }
                 for name, log in self.logs.items()
             },
+            "files": None if self.files is None else self.files.counts,
         }
 
 

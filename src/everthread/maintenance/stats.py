@@ -12,6 +12,7 @@ from everthread.errors import EverthreadError
 from everthread.stores.contract import SEAL_SEQ, Line, Totals, Usage
 from everthread.threads.reports import Progress
 from everthread.threads.sync.core import Core
+from everthread.threads.sync.journals import COMPANIONS, FILES
 
 # What ``store.stats()`` answers.
 
@@ -27,6 +28,8 @@ class ThreadStats(msgspec.Struct, frozen=True, kw_only=True):
     """What one thread takes up, without what it shares with the thread it was forked from.
 
     ``versions`` are its own that can be read, ``pruned`` those that can't any more; the rest are bytes.
+    ``files`` is what was recorded of its working folder, beside it. The contents of files that it holds
+    itself are in ``chunks``.
     """
 
     name: str
@@ -38,10 +41,11 @@ class ThreadStats(msgspec.Struct, frozen=True, kw_only=True):
     keyframes: int = 0
     chunks: int = 0
     tombstones: int = 0
+    files: int = 0
 
     @property
     def bytes(self) -> int:
-        return self.records + self.packs + self.keyframes + self.chunks + self.tombstones
+        return self.records + self.packs + self.keyframes + self.chunks + self.tombstones + self.files
 
     @property
     def updated_at(self) -> datetime.datetime:
@@ -53,8 +57,9 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
 
     ``threads`` are the largest threads of the namespace by name; ``kinds`` sums all lines by kind, ``by_age``
     by the time since the last write; ``versions`` can be read, ``pruned`` can't any more, and :meth:`verify`
-    counts both; ``deleted`` is kept for forks of deleted threads. What stands under
-    ``totals`` belongs to the whole store: sealed values, cells, events, files, free space.
+    counts both; ``deleted`` is kept for forks of deleted threads. ``beside`` is what lies beside threads, by
+    kind: their journals, inboxes, and the files of their working folders. What stands under ``totals``
+    belongs to the whole store: sealed values, cells, events, files, free space.
     """
 
     count: int
@@ -62,6 +67,7 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
     pruned: int
     bytes: int
     deleted: int
+    beside: Mapping[str, int]
     kinds: Mapping[str, int]
     by_age: Mapping[str, int]
     threads: Mapping[str, ThreadStats]
@@ -84,18 +90,29 @@ class Counting:
         self._largest: list[ThreadStats] = []
         self._kinds = dict.fromkeys(("records", "packs", "keyframes", "chunks", "tombstones"), 0)
         self._ages = dict.fromkeys([*(name for name, _ in AGES), OLDER], 0)
+        self._beside = dict.fromkeys(COMPANIONS, 0)
         self._count = self._versions = self._pruned = self._deleted = 0
 
-    def add(self, name: str | None, updated_us: int, usage: Usage) -> None:
-        """A thread; without a name one that was deleted, or that the library keeps for itself."""
-        found = ThreadStats(name=name or "", updated_at_us=updated_us, **msgspec.structs.asdict(usage))
+    def add_deleted(self, usage: Usage) -> None:
+        self._deleted += self._sum_up(usage)
+
+    def add_beside(self, kind: str, usage: Usage) -> int:
+        """What the library keeps beside a thread; how many bytes that are."""
+        size = self._sum_up(usage)
+        self._beside[kind] = self._beside.get(kind, 0) + size
+        return size
+
+    def _sum_up(self, usage: Usage) -> int:
         for kind in self._kinds:
             self._kinds[kind] += getattr(usage, kind)
         self._versions += usage.versions
         self._pruned += usage.pruned
-        if name is None:
-            self._deleted += found.bytes
-            return
+        return sum(getattr(usage, kind) for kind in self._kinds)
+
+    def add(self, name: str, updated_us: int, usage: Usage, files: int) -> None:
+        """A thread, with what was recorded of its working folder."""
+        self._sum_up(usage)
+        found = ThreadStats(name=name, updated_at_us=updated_us, files=files, **msgspec.structs.asdict(usage))
         self._count += 1
         days = (self._now_us - updated_us) / _DAY_US
         self._ages[next((age for age, most in AGES if days <= most), OLDER)] += found.bytes
@@ -115,6 +132,7 @@ class Counting:
             pruned=self._pruned,
             bytes=sum(self._kinds.values()),
             deleted=self._deleted,
+            beside=self._beside,
             kinds=self._kinds,
             by_age=self._ages,
             threads={thread.name: thread for thread in self._largest},
@@ -129,16 +147,31 @@ def measure(core: Core, limit: int, progress: Progress | None) -> StoreStats:
     if progress is not None:
         for _ in core.backend.every_line():
             total += 1
-    left = total
-    for line in core.backend.every_line():
-        if line.space == core.space or line.space.startswith(f"{core.space}\0"):
-            public = line.space == core.space and not line.deleted
-            usage = core.backend.usage(line.id)
-            counting.add(line.name if public else None, _updated_us(core, line), usage)
-        left = max(left - 1, 0)
-        if progress is not None:
-            progress(total - left, total)
+    done, files = 0, dict[str, int]()
+    # What lies beside threads first: its bytes belong to them.
+    for is_beside in (True, False):
+        for line in core.backend.every_line():
+            if line.space.startswith(f"{core.space}\0") is not is_beside:
+                continue
+            if is_beside or line.space == core.space:
+                _count(core, counting, line, core.backend.usage(line.id), files)
+            done = min(done + 1, total)
+            if progress is not None:
+                progress(done, total)
     return counting.stats(core.backend.totals())
+
+
+def _count(core: Core, counting: Counting, line: Line, usage: Usage, files: dict[str, int]) -> None:
+    """Sum a line up; ``files`` is filled, and asked, by the uids of the threads that files lie beside."""
+    if line.deleted:
+        counting.add_deleted(usage)
+    elif line.space == core.space:
+        counting.add(line.name, _updated_us(core, line), usage, files.get(line.uid.hex(), 0))
+    else:
+        kind = line.space[len(core.space) + 1 :]
+        size = counting.add_beside(kind, usage)
+        if kind == FILES:
+            files[line.name] = size
 
 
 def _updated_us(core: Core, line: Line) -> int:

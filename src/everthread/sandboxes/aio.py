@@ -16,7 +16,7 @@ from everthread.sandboxes.files import (
 )
 from everthread.sandboxes.local import LocalSandboxes, Sandbox
 from everthread.sandboxes.paths import AnyPath
-from everthread.sandboxes.workspace import Workspace, check_empty, compare_versions, files_beside
+from everthread.sandboxes.workspace import Workspace, check_empty, compare_versions
 from everthread.threads.aio.thread import AsyncThread
 from everthread.threads.twins import AwaitedFace
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from everthread.sandboxes.tree import FileInfo, FilesDiff
     from everthread.sandboxes.workspace import Interrupted
     from everthread.threads.aio.handle import AnyVersion
+    from everthread.threads.aio.workspace import RecordedFiles
     from everthread.values import Personal
 
 T = TypeVar("T")
@@ -259,9 +260,9 @@ class AsyncWorkspace(AwaitedFace):
         """Bring back what was there before a restore that was cut short."""
         return await self._do(lambda workspace: workspace.undo())
 
-    async def record(self) -> str:
-        """For the thread, before it commits."""
-        return await self._do(lambda workspace: workspace.record())
+    async def record(self, since: str | None) -> str:
+        """For the thread, before it commits: see :meth:`Workspace.record`."""
+        return await self._do(lambda workspace: workspace.record(since))
 
     async def begin(self, version: str) -> Restored:
         """Make the folder what the files were at a version; until :meth:`finish` it counts as under way."""
@@ -298,6 +299,7 @@ class AsyncWorkspaces:
     async def check_empty(self, thread: AsyncThread, path: AnyPath) -> None:
         await on_worker(thread, lambda store: check_empty(path))
 
-    async def compare(self, thread: AsyncThread, a: str | None, b: str | None) -> FilesDiff:
-        name = thread.name
-        return await on_worker(thread, lambda store: compare_versions(files_beside(store.thread(name)), a, b))
+    async def compare(
+        self, thread: AsyncThread, a: RecordedFiles | None, b: RecordedFiles | None
+    ) -> FilesDiff:
+        return await on_worker(thread, lambda store: compare_versions(store.core, a, b))

@@ -523,7 +523,7 @@ def restore_directory(view: FilesView, path: AnyPath) -> Restored:
         if isinstance(error, OSError):
             raise StorageWriteError(f"{target} can't be restored: {shown(error)}") from error
         raise
-    return Restored(version=view.version, written=written, erased=tuple(writer.erased))
+    return Restored(version=view.version, written=written - len(writer.erased), erased=tuple(writer.erased))
 
 
 def _check_free(target: str) -> None:
@@ -534,7 +534,12 @@ def _check_free(target: str) -> None:
     except FileNotFoundError:
         return
     except NotADirectoryError:
-        pass
+        if not os.path.lexists(target):
+            raise InvalidValueError(
+                f"{target} can't be made: there is a file in the place of a folder above it", path="path"
+            ) from None
+    except OSError as error:
+        raise StorageWriteError(f"the directory {target} can't be looked into: {shown(error)}") from None
     raise InvalidValueError(
         f"{target} is there already, and isn't an empty folder; name another one", path="path"
     )

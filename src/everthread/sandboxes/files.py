@@ -162,13 +162,13 @@ class FilesView:
             raise MissingDependencyError(f"this needs fsspec: {with_extra('fsspec')}") from error
         return EverthreadFileSystem(self)
 
-    def _entry(self, text: str) -> Entry:
+    def _entry(self, text: str, what: str = "file") -> Entry:
         tree = self._tree
         if text in tree:
             return tree[text]
         if any(True for _ in below(tree, text)):
             return FOLDER_MODE
-        raise NotFoundError(f"there is no file {text_name(text)!r}")
+        raise NotFoundError(f"there is no {what} {text_name(text)!r}")
 
     def _file(self, text: str) -> FileEntry:
         entry = self._entry(text)
@@ -178,7 +178,7 @@ class FilesView:
         return FileEntry.unpack(entry, text)
 
     def _check_folder(self, tree: Tree, at: str) -> None:
-        if at and type(self._entry(at)) is not int:
+        if at and type(self._entry(at, "folder")) is not int:
             raise UsageError(f"{text_name(at)!r} is no folder")
 
 

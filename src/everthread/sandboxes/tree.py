@@ -162,8 +162,12 @@ class FilesDiff(msgspec.Struct, frozen=True, kw_only=True):
         """One line for people."""
         if not self:
             return "no file differs"
-        counts = ((len(self.added), "added"), (len(self.changed), "changed"), (len(self.removed), "removed"))
-        return ", ".join(f"{count:,} {what}" for count, what in counts if count)
+        return ", ".join(f"{count:,} {what}" for what, count in self.counts.items() if count)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many were ``added``, ``changed`` and ``removed``."""
+        return {"added": len(self.added), "changed": len(self.changed), "removed": len(self.removed)}
 
     def __str__(self) -> str:
         return self.summary()

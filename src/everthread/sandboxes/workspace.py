@@ -57,7 +57,7 @@ from everthread.sandboxes.tree import (
 )
 from everthread.threads.sync.journals import FILES, beside
 from everthread.threads.sync.thread import Thread
-from everthread.threads.sync.workspace import recorded_at
+from everthread.threads.sync.workspace import RecordedFiles, recorded_at
 
 if TYPE_CHECKING:
     from everthread.threads.sync.core import Core
@@ -162,19 +162,21 @@ class Workspace:
         """Record the folder as it is now, as a version of the files beside the thread. Committing the thread
         does so by itself. Raises :class:`InvalidStateError` after a restore that was cut short."""
         with self._locked():
-            return self._save(label)
+            return self._save(label)[1]
 
-    def _save(self, label: str | None = None) -> Saved:
+    def _save(self, label: str | None = None) -> tuple[str | None, Saved]:
+        """Also the version that the files stood at before."""
         if (cut_short := self.interrupted()) is not None:
             raise InvalidStateError(str(cut_short))
         self._tidy()
         for left in reversed(range(_TRIES)):
             try:
                 self._choice.begin()
+                before = self._standing()
                 self.last = save_directory(
                     self._files, self.path, label=label, cache=self._cache, choice=self._choice
                 )
-                return self.last
+                return before, self.last
             except ConflictError:
                 if not left:
                     raise
@@ -183,16 +185,43 @@ class Workspace:
                 self._files.thread.refresh()
         raise AssertionError("the last try ends by returning or raising")
 
-    def record(self) -> str:
-        """For the thread, before it commits: record the folder, and the version of the files that it is."""
-        self.save()
-        return self._standing()
+    def record(self, since: str | None) -> str:
+        """For the thread, before it commits: record the folder, and the version of the files that it is.
 
-    def _standing(self) -> str:
+        ``since`` is the version that the thread knows, which ``last`` tells the changes from. The newest one
+        of the files may be another, since a rewind of the thread alone doesn't move them.
+        """
+        with self._locked():
+            before, saved = self._save()
+            standing = self._known_standing()
+            if since in (before, standing):
+                return standing
+            return self._tell_from(since, saved) or standing
+
+    def _tell_from(self, since: str | None, saved: Saved) -> str | None:
+        """Let ``last`` tell what differs from a version; that version, if nothing does."""
+        try:
+            known: Tree = {} if since is None else self._files.at(since).tree
+        except NotFoundError:
+            # Somebody has pruned it: what differs from the newest one was told.
+            return None
+        found = compare(known, self._files.tree)
+        self.last = msgspec.structs.replace(
+            saved, added=len(found.added), changed=len(found.changed), removed=len(found.removed)
+        )
+        return None if found else since
+
+    def _standing(self) -> str | None:
         """The version of the files that the newest one equals: a rewind is what it went back to."""
         head = self._files.thread.head
-        assert head is not None, "it was just saved"
+        if head is None:
+            return None
         return head.source if head.kind == "rewind" and head.source is not None else head.id
+
+    def _known_standing(self) -> str:
+        standing = self._standing()
+        assert standing is not None, "it was just saved"
+        return standing
 
     @property
     def files(self) -> Files:
@@ -200,10 +229,6 @@ class Workspace:
         has come to since."""
         self._files.thread.refresh()
         return self._files
-
-    def compare(self, a: str | None, b: str | None) -> FilesDiff:
-        """What differs between two versions of the files; ``None``: nothing was recorded."""
-        return compare_versions(self.files, a, b)
 
     # ── restoring ────────────────────────────────────────────────────────────────────────────
 
@@ -231,7 +256,7 @@ class Workspace:
         cut_short = self.interrupted()
         if cut_short is None:
             self._save()
-            before = self._standing()
+            before = self._known_standing()
             known = [self._files.at(before)]
         else:
             before = cut_short.before
@@ -334,10 +359,17 @@ class Workspace:
         return f"<workspace {self.path}>"
 
 
-def compare_versions(files: Files, a: str | None, b: str | None) -> FilesDiff:
-    """What differs between two versions of the files beside a thread."""
-    old: Tree = {} if a is None else files.at(a).tree
-    return compare(old, {} if b is None else files.at(b).tree)
+def compare_versions(core: Core, a: RecordedFiles | None, b: RecordedFiles | None) -> FilesDiff:
+    """What differs between two versions of the files beside threads; ``None``: nothing was recorded."""
+    # By far the most versions of a thread have the files of the one before.
+    return FilesDiff() if a == b else compare(_recorded_tree(core, a), _recorded_tree(core, b))
+
+
+def _recorded_tree(core: Core, at: RecordedFiles | None) -> Tree:
+    if at is None:
+        return {}
+    uid, version = at
+    return Files(Thread(beside(core, FILES), uid)).at(version).tree
 
 
 class Workspaces:
@@ -356,8 +388,8 @@ class Workspaces:
     def check_empty(self, thread: Thread, path: AnyPath) -> None:
         check_empty(path)
 
-    def compare(self, thread: Thread, a: str | None, b: str | None) -> FilesDiff:
-        return compare_versions(files_beside(thread), a, b)
+    def compare(self, thread: Thread, a: RecordedFiles | None, b: RecordedFiles | None) -> FilesDiff:
+        return compare_versions(thread.core, a, b)
 
 
 def files_beside(thread: Thread) -> Files:
@@ -366,18 +398,19 @@ def files_beside(thread: Thread) -> Files:
 
 
 def files_at(thread: Thread, version: AnyVersion | None = None) -> FilesView:
-    """The files of a thread at one of its versions: those that it holds itself, as a sandbox does, or what
-    was recorded of its working folder. Raises :class:`NotFoundError` if it has neither."""
+    """The files of a thread at one of its versions: what was recorded of its working folder, or those that it
+    holds itself, as a sandbox does. Raises :class:`NotFoundError` if it has neither."""
     handle = thread.handle
     _, head = handle.require()
     found = head.version if version is None else handle.find_version(version)
     past = thread.at(found)
+    # First: beside a folder, what the document has under this name is the caller's own.
+    recorded = recorded_at(past)
+    if recorded is not None:
+        return files_beside(thread).at(recorded)
     if TREE in past.state:
         return Files(thread).at(found)
-    recorded = recorded_at(past)
-    if recorded is None:
-        raise NotFoundError(f"{thread.name!r} holds no files, and none were recorded beside it, at {found}")
-    return files_beside(thread).at(recorded)
+    raise NotFoundError(f"{thread.name!r} holds no files, and none were recorded beside it, at {found}")
 
 
 def empty_view(thread: Thread) -> FilesView:

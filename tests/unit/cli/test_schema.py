@@ -23,7 +23,7 @@ FIELDS = {
     "resume": "thread report",
     "log": "thread versions more forked_from forks forks_complete effects recovered",
     "show": "thread version state logs log session effects recovered",
-    "diff": "thread with old new summary added removed changed logs",
+    "diff": "thread with old new summary added removed changed logs files",
     "files": "thread version files",
     "runs": "thread runs",
     "effects": "thread effects settled losses",
@@ -37,7 +37,7 @@ FIELDS = {
     "merge": "thread other version effects conflicts",
     "delete": "thread dry_run versions forks",
     "send": "thread id key",
-    "stats": "store count versions pruned bytes deleted kinds by_age threads totals summary",
+    "stats": "store count versions pruned bytes deleted beside kinds by_age threads totals summary",
     "export": "report summary",
     "import": "report summary",
     "copy": "report summary",
@@ -56,7 +56,9 @@ FIELDS = {
 }
 INNER = {
     ("status", "threads"): "name version version_id updated_at session label metadata",
-    ("log", "versions"): "seq id parent at kind label key step slot source metadata expires_at forks summary",
+    ("log", "versions"): (
+        "seq id parent at kind label key step slot source metadata expires_at forks summary files"
+    ),
     ("log", "forks"): "thread seq",
     ("show", "version"): "seq id parent at kind label key step slot source metadata expires_at",
     ("show", "log"): "name items",
@@ -70,7 +72,7 @@ INNER = {
     ("search", "hits"): "thread kind id log index excerpt score marks",
     ("doctor", "checks"): "check ok found advice",
     ("diff", "changed"): "old new",
-    ("stats", "threads"): "name bytes versions pruned updated_at_us",
+    ("stats", "threads"): "name bytes files versions pruned updated_at_us",
     ("verify", "needs"): "keyring values keys missing unopened problem complete",
 }
 

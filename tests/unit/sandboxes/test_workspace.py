@@ -13,9 +13,9 @@ import pytest
 import everthread
 from everthread import Retention, Store
 from everthread.errors import InvalidStateError, InvalidValueError, UsageError, VersionNotFoundError
-from everthread.sandboxes.directory import RESTORING
+from everthread.sandboxes.directory import RESTORING, restore_directory
 from everthread.sandboxes.ignore import Rules
-from everthread.sandboxes.workspace import files_beside
+from everthread.sandboxes.workspace import files_at, files_beside
 from tests.kit.trees import held
 
 
@@ -79,7 +79,7 @@ def test_a_diff_tells_of_files(store: Store, folder: Path) -> None:
     found = thread.diff(first, files=True)
     assert [each.path for each in found.files.added] == ["b"]
     assert [old.path for old, _ in found.files.changed] == ["main.py"]
-    assert found.summary() == "+1 in x; files: 1 added, 1 changed"
+    assert found.summary() == "+1 in x; files +1 ~1"
     assert thread.diff(first).files is None
     assert not thread.diff(thread.head, files=True)
 
@@ -344,6 +344,163 @@ def test_a_session_records_the_folder_when_a_turn_ends(store: Store, folder: Pat
             session.work.add_todo("a todo")
             assert files_beside(store.thread("s")).read("main.py") == b"one\n"
         assert files_beside(store.thread("s")).read("main.py") == b"by the turn\n"
+
+
+def test_what_a_rewind_of_files_saves_first_is_a_version_that_says_so(store: Store, folder: Path) -> None:
+    thread = store.thread("t")
+    thread.attach_workspace(folder)
+    first = thread.head
+    assert first is not None
+    (folder / "main.py").write_text("by hand\n")
+    (folder / "new").write_text("new\n")
+    thread.rewind(first, files=True)
+    back, saved = thread.history(limit=2)
+    assert (back.kind, saved.label) == ("rewind", f"files before rewind to {first.seq}")
+    found = thread.diff(first, saved, files=True)
+    assert (found.summary(), found.files.counts) == (
+        "files +1 ~1",
+        {"added": 1, "changed": 1, "removed": 0},
+    )
+    assert found.plain()["files"] == found.files.counts
+    assert thread.diff(first, saved).plain()["files"] is None
+    thread.rewind(saved, files=True)
+    assert _texts(folder) == {"main.py": "by hand\n", "new": "new\n"}
+    # Nothing was changed by hand before that one: nothing had to be saved.
+    assert [each.label for each in thread.history()] == [None, None, saved.label, None, None]
+
+
+def test_a_diff_compares_the_files_of_two_threads(store: Store, folder: Path, tmp_path: Path) -> None:
+    thread = store.thread("t")
+    thread.attach_workspace(folder)
+    fork = thread.fork("u", files=tmp_path / "fork")
+    (tmp_path / "fork" / "forked").write_text("fork\n")
+    (folder / "main.py").unlink()
+    fork.commit()
+    thread.commit()
+    assert fork.head is not None
+    found = thread.diff(thread.head, fork.at(fork.head), files=True)
+    assert [each.path for each in found.files.added] == ["forked", "main.py"]
+
+
+def test_the_last_save_is_told_from_the_files_that_the_thread_knows(
+    store: Store, folder: Path, tmp_path: Path
+) -> None:
+    thread = store.thread("t")
+    thread.attach_workspace(folder)
+    first = thread.head
+    assert first is not None
+    for number in range(3):
+        (folder / f"f{number}").write_text(str(number))
+    thread.commit()
+    # The thread goes back alone, and its files are restored elsewhere: there nothing has changed.
+    thread.rewind(first)
+    restore_directory(files_at(thread), tmp_path / "as-it-was")
+    before = thread.head
+    again = store.thread("t")
+    workspace = again.attach_workspace(tmp_path / "as-it-was")
+    assert (workspace.last.added, workspace.last.changed, workspace.last.removed) == (0, 0, 0)
+    assert again.head == before
+    # In the folder that didn't go along three files are more than the thread knows.
+    workspace = again.attach_workspace(folder)
+    assert (workspace.last.added, workspace.last.changed, workspace.last.removed) == (3, 0, 0)
+    assert again.diff(before, files=True).summary() == "files +3"
+    assert store.verify()
+
+
+def test_a_session_takes_its_folder_back(store: Store, folder: Path) -> None:
+    with store.session("s") as session:
+        session.thread.attach_workspace(folder, each="turn")
+        with session.turn():
+            (folder / "main.py").write_text("by the turn\n")
+        first = session.thread.head
+        assert first is not None
+        session.checkpoint("one turn")
+        with session.turn():
+            session.messages.append({"role": "user", "content": "x"})
+            (folder / "main.py").write_text("by another turn\n")
+        (folder / "main.py").write_text("by hand\n")
+        session.state["uncommitted"] = True
+        session.rewind(first, files=True)
+        assert (_texts(folder), len(session.messages)) == ({"main.py": "by the turn\n"}, 0)
+        saved = next(v for v in session.thread.history() if v.label == f"files before rewind to {first.seq}")
+        session.rewind(saved, files=True)
+        assert (_texts(folder), len(session.messages)) == ({"main.py": "by hand\n"}, 1)
+        assert session.state["uncommitted"] is True
+        session.rewind_to_checkpoint("one turn", files=True)
+        assert (_texts(folder), len(session.messages)) == ({"main.py": "by the turn\n"}, 0)
+    assert store.verify()
+
+
+def test_a_turn_takes_back_what_it_did_to_files_and_nothing_else(store: Store, folder: Path) -> None:
+    with store.session("s") as session:
+        session.thread.attach_workspace(folder, each="turn")
+        # Between turns, by a person: no turn takes that back.
+        (folder / "main.py").write_text("by hand\n")
+        with session.turn() as turn:
+            turn.messages.append({"role": "user", "content": "x"})
+            (folder / "main.py").write_text("by the turn\n")
+            (folder / "new").write_text("new\n")
+            turn.rewind(files=True)
+            assert turn.rewound
+        assert (_texts(folder), len(session.messages)) == ({"main.py": "by hand\n"}, 0)
+        (saved,) = (v for v in session.thread.history() if (v.label or "").startswith("files before rewind"))
+        session.rewind(saved, files=True)
+        assert _texts(folder) == {"main.py": "by the turn\n", "new": "new\n"}
+        # A turn that did nothing but change files.
+        with session.turn() as turn:
+            (folder / "new").unlink()
+            turn.rewind(files=True)
+        assert _texts(folder) == {"main.py": "by the turn\n", "new": "new\n"}
+    assert store.verify()
+
+
+def test_a_session_without_a_folder_says_so_and_changes_nothing(store: Store, folder: Path) -> None:
+    with store.session("s") as session:
+        first = session.thread.head
+        assert first is not None
+        session.state["uncommitted"] = True
+        for files in (lambda: session.rewind(first, files=True), lambda: session.rewind(1, files=True)):
+            with pytest.raises(UsageError, match="attach_workspace"):
+                files()
+        assert session.thread.dirty
+        with session.turn() as turn:
+            with pytest.raises(UsageError, match="attach_workspace"):
+                turn.rewind(files=True)
+            # Attached after the turn began: what the folder was then, nobody knows.
+            session.thread.attach_workspace(folder, each="turn")
+            with pytest.raises(VersionNotFoundError, match="no files were recorded"):
+                turn.rewind(files=True)
+            turn.messages.append({"role": "user", "content": "x"})
+        assert len(session.messages) == 1
+
+
+def test_an_async_session_takes_its_folder_back(folder: Path, tmp_path: Path) -> None:
+    asyncio.run(_with_an_async_session(folder, tmp_path))
+
+
+async def _with_an_async_session(folder: Path, tmp_path: Path) -> None:
+    async with (
+        everthread.open_async(f"sqlite:///{tmp_path}/s.db") as store,
+        await store.session("s") as session,
+    ):
+        with pytest.raises(UsageError, match="attach_workspace"):
+            await session.rewind(1, files=True)
+        await session.thread.attach_workspace(folder, each="turn")
+        first = session.thread.head
+        assert first is not None
+        async with session.turn() as turn:
+            await turn.messages.append({"role": "user", "content": "x"})
+            (folder / "main.py").write_text("by the turn\n")
+            await turn.rewind(files=True)
+        assert _texts(folder) == {"main.py": "one\n"}
+        (folder / "main.py").write_text("by hand\n")
+        await session.rewind(first, files=True)
+        assert (_texts(folder), len(session.messages)) == ({"main.py": "one\n"}, 0)
+        saved = [v async for v in session.thread.history() if v.label is not None]
+        await session.rewind(saved[0], files=True)
+        assert _texts(folder) == {"main.py": "by hand\n"}
+        await session.rewind(saved[1], files=True)
+        assert (_texts(folder), len(session.messages)) == ({"main.py": "by the turn\n"}, 1)
 
 
 def test_async_threads_have_working_folders(folder: Path, tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ from everthread.sessions.records import (
 from everthread.sessions.resume import ResumeReport
 from everthread.sessions.usage import Count, Total, Usage, checked_counts
 from everthread.threads.aio.thread import AnyVersion, AsyncThread, Effects
+from everthread.threads.aio.workspace import wanted_files
 from everthread.threads.document import TrackedDict
 from everthread.threads.twins import ASYNC, AwaitedFace
 from everthread.verifiers.specs import AllowCommands
@@ -501,12 +502,15 @@ class AsyncAgentSession(AwaitedFace):
         assert head is not None, "a run begins by making its thread"
         return head
 
-    async def rewind(self, version: AnyVersion) -> Version:
+    async def rewind(self, version: AnyVersion, *, files: bool = False) -> Version:
         """Go back to an earlier version of the thread: document, logs, tasks, working state. What was
-        uncommitted is committed first, so that the rewind can be undone."""
+        uncommitted is committed first, so that the rewind can be undone. With ``files`` the working folder
+        goes back as well, as :meth:`AsyncThread.rewind` does it."""
         async with self._thread.mutex:
+            if files:
+                await wanted_files(self._thread, version)
             await self.save()
-            return await self._thread.rewind(version)
+            return await self._thread.rewind(version, files=files)
 
     async def fork(
         self,
@@ -526,11 +530,12 @@ class AsyncAgentSession(AwaitedFace):
                 name, at, key=key, effects=effects, prepare=prepare, transform=transform
             )
 
-    async def rewind_to_checkpoint(self, label: str) -> Version:
-        """Go back to the newest checkpoint with this label; :class:`NotFoundError` if there is none."""
+    async def rewind_to_checkpoint(self, label: str, *, files: bool = False) -> Version:
+        """Go back to the newest checkpoint with this label, as :meth:`rewind` does; :class:`NotFoundError` if
+        there is none."""
         async with self._thread.mutex:
             await self.save()
-            return await self._thread.rewind(await self._checkpoints.version_of(label))
+            return await self.rewind(await self._checkpoints.version_of(label), files=files)
 
     # ── the slice ────────────────────────────────────────────────────────────────────────────
 

@@ -22,7 +22,7 @@ from everthread.messages.shapes import enclose
 from everthread.sessions.effects import ToolUse
 from everthread.sessions.tasks import OWN, custom_part, own_part, slice_of
 from everthread.sessions.usage import Count, Usage, checked_counts
-from everthread.threads.aio.workspace import record
+from everthread.threads.aio.workspace import record_turn, wanted_files
 from everthread.threads.twins import ASYNC, AwaitedFace, StreamReads
 
 if TYPE_CHECKING:
@@ -285,16 +285,22 @@ class AsyncTurn(AwaitedFace):
             raise
         await self._notify("on_tool_use", ToolUse(phase="post", **use))
 
-    async def rewind(self) -> Version | None:
+    async def rewind(self, *, files: bool = False) -> Version | None:
         """Take back what this turn did to the thread: messages, tasks, working and custom state together. The
-        turn stays counted, usage and effects stay recorded, and nothing can be appended through it."""
+        turn stays counted, usage and effects stay recorded, and nothing can be appended through it. With
+        ``files`` the working folder is again what it was when the turn began, as :meth:`AsyncThread.rewind`
+        does it."""
         async with self._thread.mutex:
             self._check_open()
+            start = self._start
+            assert start is not None, "a turn that is open began at a version"
+            if files:
+                await wanted_files(self._thread, start)
             self.rewound = True
             await self._thread.discard()
-            if self._start is None or self._start is self._thread.head:
-                return self._thread.head
-            return await self._thread.rewind(self._start)
+            if start is self._thread.head and not files:
+                return start
+            return await self._thread.rewind(start, files=files)
 
     def _check_open(self) -> None:
         if not self._open:
@@ -316,6 +322,8 @@ class AsyncTurn(AwaitedFace):
             self._mark(self, True)
             async with self._thread.writing():
                 await deliver(self._thread)
+                # What was changed between turns is none of this turn's doing.
+                await record_turn(self._thread.handle)
             self.received = await self._inbox.take_all()
             self.number = await self._runs.begin_turn()
             self._start = self._thread.head
@@ -334,7 +342,7 @@ class AsyncTurn(AwaitedFace):
             self._open = False
             async with self._thread.writing():
                 await deliver(self._thread)
-                await record(self._thread.handle)
+                await record_turn(self._thread.handle)
             if isinstance(error, Exception):
                 await self._failures.note(error, f"turn {self.number}")
             await self._runs.end_turn()

@@ -51,6 +51,7 @@ from everthread.sessions.sync.turns import Messages, Turn, deliver, post
 from everthread.sessions.usage import Count, Total, Usage, checked_counts
 from everthread.threads.document import TrackedDict
 from everthread.threads.sync.thread import AnyVersion, Effects, Thread
+from everthread.threads.sync.workspace import wanted_files
 from everthread.threads.twins import BlockingFace
 from everthread.verifiers.specs import AllowCommands
 from everthread.versions import RunToken, Version
@@ -486,12 +487,15 @@ class AgentSession(BlockingFace):
         assert head is not None, "a run begins by making its thread"
         return head
 
-    def rewind(self, version: AnyVersion) -> Version:
+    def rewind(self, version: AnyVersion, *, files: bool = False) -> Version:
         """Go back to an earlier version of the thread: document, logs, tasks, working state. What was
-        uncommitted is committed first, so that the rewind can be undone."""
+        uncommitted is committed first, so that the rewind can be undone. With ``files`` the working folder
+        goes back as well, as :meth:`Thread.rewind` does it."""
         with self._thread.mutex:
+            if files:
+                wanted_files(self._thread, version)
             self.save()
-            return self._thread.rewind(version)
+            return self._thread.rewind(version, files=files)
 
     def fork(
         self,
@@ -509,11 +513,12 @@ class AgentSession(BlockingFace):
             self.save()
             return self._thread.fork(name, at, key=key, effects=effects, prepare=prepare, transform=transform)
 
-    def rewind_to_checkpoint(self, label: str) -> Version:
-        """Go back to the newest checkpoint with this label; :class:`NotFoundError` if there is none."""
+    def rewind_to_checkpoint(self, label: str, *, files: bool = False) -> Version:
+        """Go back to the newest checkpoint with this label, as :meth:`rewind` does; :class:`NotFoundError` if
+        there is none."""
         with self._thread.mutex:
             self.save()
-            return self._thread.rewind(self._checkpoints.version_of(label))
+            return self.rewind(self._checkpoints.version_of(label), files=files)
 
     # ── the slice ────────────────────────────────────────────────────────────────────────────
 

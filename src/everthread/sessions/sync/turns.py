@@ -23,7 +23,7 @@ from everthread.messages.shapes import enclose
 from everthread.sessions.effects import ToolUse
 from everthread.sessions.tasks import OWN, custom_part, own_part, slice_of
 from everthread.sessions.usage import Count, Usage, checked_counts
-from everthread.threads.sync.workspace import record
+from everthread.threads.sync.workspace import record_turn, wanted_files
 from everthread.threads.twins import BlockingFace, SequenceReads
 
 if TYPE_CHECKING:
@@ -260,16 +260,22 @@ class Turn(BlockingFace):
             raise
         self._notify("on_tool_use", ToolUse(phase="post", **use))
 
-    def rewind(self) -> Version | None:
+    def rewind(self, *, files: bool = False) -> Version | None:
         """Take back what this turn did to the thread: messages, tasks, working and custom state together. The
-        turn stays counted, usage and effects stay recorded, and nothing can be appended through it."""
+        turn stays counted, usage and effects stay recorded, and nothing can be appended through it. With
+        ``files`` the working folder is again what it was when the turn began, as :meth:`Thread.rewind`
+        does it."""
         with self._thread.mutex:
             self._check_open()
+            start = self._start
+            assert start is not None, "a turn that is open began at a version"
+            if files:
+                wanted_files(self._thread, start)
             self.rewound = True
             self._thread.discard()
-            if self._start is None or self._start is self._thread.head:
-                return self._thread.head
-            return self._thread.rewind(self._start)
+            if start is self._thread.head and not files:
+                return start
+            return self._thread.rewind(start, files=files)
 
     def _check_open(self) -> None:
         if not self._open:
@@ -291,6 +297,8 @@ class Turn(BlockingFace):
             self._mark(self, True)
             with self._thread.writing():
                 deliver(self._thread)
+                # What was changed between turns is none of this turn's doing.
+                record_turn(self._thread.handle)
             self.received = self._inbox.take_all()
             self.number = self._runs.begin_turn()
             self._start = self._thread.head
@@ -309,7 +317,7 @@ class Turn(BlockingFace):
             self._open = False
             with self._thread.writing():
                 deliver(self._thread)
-                record(self._thread.handle)
+                record_turn(self._thread.handle)
             if isinstance(error, Exception):
                 self._failures.note(error, f"turn {self.number}")
             self._runs.end_turn()

@@ -32,6 +32,12 @@ class AsyncPast(AwaitedFace):
         self._document: Document | None = None
 
     @property
+    def uid(self) -> str:
+        """The id of the thread that was looked at: what lies beside it is called after it."""
+        line, _ = self._handle.require()
+        return line.uid.hex()
+
+    @property
     def state(self) -> TrackedDict:
         """The document as it was. ``.plain()`` gives plain data; changing it raises."""
         if self._document is None:

@@ -21,13 +21,16 @@ if TYPE_CHECKING:
 #: Which files were there, item by item; no caller's log has this name.
 FILES_LOG = "\0files"
 _FILES = "files"
+#: A version of the files beside a thread: the uid of the thread, and the id of the version.
+RecordedFiles = tuple[str, str]
 
 
 class Recorder(Protocol):
     """What records the folder of a thread."""
 
-    async def record(self) -> str:
-        """Record the folder as it is; the version of the files that it is."""
+    async def record(self, since: str | None) -> str:
+        """Record the folder as it is; the version of the files that it is. ``since`` is the one that the
+        thread knows, which it is compared with."""
 
     async def begin(self, version: str) -> Any:
         """Make the folder what the files were at a version; what was there is saved."""
@@ -53,8 +56,8 @@ class Workspaces(Protocol):
     async def check_empty(self, thread: AsyncThread, path: Any) -> None:
         """Raise unless a folder can be that of a fork."""
 
-    async def compare(self, thread: AsyncThread, a: str | None, b: str | None) -> Any:
-        """What differs between two versions of the files."""
+    async def compare(self, thread: AsyncThread, a: RecordedFiles | None, b: RecordedFiles | None) -> Any:
+        """What differs between two versions of the files, of one thread or of two."""
 
 
 def workspaces_of(handle: Handle) -> Workspaces:
@@ -83,8 +86,7 @@ async def _record_now(thread: AsyncThread) -> None:
     """Record the folder, unless a restore of it was cut short: then it is no version at all."""
     handle = thread.handle
     if await handle.workspace.interrupted() is None:
-        if not handle.records_each_commit:
-            await record(handle)
+        await record_turn(handle)
         await thread.commit()
 
 
@@ -105,11 +107,18 @@ async def record(handle: Handle) -> None:
     recorder: Recorder | None = handle.workspace
     if recorder is None:
         return
-    version = await recorder.record()
     log = handle.log(FILES_LOG)
     newest = await log.read(-1)
-    if not newest or newest[0].get(_FILES) != version:
+    known = newest[0].get(_FILES) if newest else None
+    version = await recorder.record(known)
+    if version != known:
         log.append({_FILES: version})
+
+
+async def record_turn(handle: Handle) -> None:
+    """As :func:`record`, for a handle whose commits don't do so by themselves."""
+    if not handle.records_each_commit:
+        await record(handle)
 
 
 async def recorded_at(past: AsyncPast) -> str | None:
@@ -118,18 +127,30 @@ async def recorded_at(past: AsyncPast) -> str | None:
     return newest[0].get(_FILES) if newest else None
 
 
-async def go_back(thread: AsyncThread, version: AnyVersion) -> Version:
-    """Rewind a thread and its folder. What was changed since is saved first, so that this can be undone."""
+async def wanted_files(thread: AsyncThread, version: AnyVersion) -> tuple[Version, str]:
+    """The version to go back to with the working folder of a thread, and that of its files. Raises
+    :class:`UsageError` if the handle has no folder, :class:`VersionNotFoundError` if nothing was recorded of
+    it by then."""
     handle = thread.handle
-    recorder: Recorder | None = handle.workspace
-    if recorder is None:
+    if handle.workspace is None:
         raise UsageError("this handle has no working folder: attach_workspace(path) first")
-    handle.require_clean("rewind()")
     target = await handle.find_version(version)
     wanted = await recorded_at(await thread.at(target))
     if wanted is None:
         raise VersionNotFoundError(f"no files were recorded at {target} of {thread.name!r}")
-    await _record_now(thread)
+    return target, wanted
+
+
+async def go_back(thread: AsyncThread, version: AnyVersion) -> Version:
+    """Rewind a thread and its folder. What was changed since is saved first, so that this can be undone."""
+    handle = thread.handle
+    target, wanted = await wanted_files(thread, version)
+    handle.require_clean("rewind()")
+    recorder: Recorder = handle.workspace
+    if await recorder.interrupted() is None:
+        await record(handle)
+        if handle.dirty:
+            await thread.commit(f"files before rewind to {target.seq}")
     await recorder.begin(wanted)
     made = await thread.rewind(target)
     await recorder.finish()
@@ -137,6 +158,11 @@ async def go_back(thread: AsyncThread, version: AnyVersion) -> Version:
 
 
 async def compare(thread: AsyncThread, a: AsyncPast | None, b: AsyncPast) -> Any:
-    """What differs between the files at two versions."""
-    old = None if a is None else await recorded_at(a)
-    return await workspaces_of(thread.handle).compare(thread, old, await recorded_at(b))
+    """What differs between the files at two versions, of one thread or of two."""
+    old = None if a is None else await _recorded_files(a)
+    return await workspaces_of(thread.handle).compare(thread, old, await _recorded_files(b))
+
+
+async def _recorded_files(past: AsyncPast) -> RecordedFiles | None:
+    version = await recorded_at(past)
+    return None if version is None else (past.uid, version)

@@ -437,7 +437,7 @@ class Thread(BlockingFace):
 
     def attach_workspace(self, path: str | os.PathLike[str], *, each: str = "commit", **options: Any) -> Any:
         """Record a working folder beside this thread: now, and with each commit through this handle, or with
-        ``each="turn"`` when a turn of its session ends.
+        ``each="turn"`` when a turn of its session begins and when it ends.
 
         Ignore rules are respected; what looks like a secret, or can't be read, is left out and named in
         ``.last.left_out``. ``detectors`` and ``limits`` may be given. The folder's own repository is never

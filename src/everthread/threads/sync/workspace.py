@@ -22,13 +22,16 @@ if TYPE_CHECKING:
 #: Which files were there, item by item; no caller's log has this name.
 FILES_LOG = "\0files"
 _FILES = "files"
+#: A version of the files beside a thread: the uid of the thread, and the id of the version.
+RecordedFiles = tuple[str, str]
 
 
 class Recorder(Protocol):
     """What records the folder of a thread."""
 
-    def record(self) -> str:
-        """Record the folder as it is; the version of the files that it is."""
+    def record(self, since: str | None) -> str:
+        """Record the folder as it is; the version of the files that it is. ``since`` is the one that the
+        thread knows, which it is compared with."""
 
     def begin(self, version: str) -> Any:
         """Make the folder what the files were at a version; what was there is saved."""
@@ -52,8 +55,8 @@ class Workspaces(Protocol):
     def check_empty(self, thread: Thread, path: Any) -> None:
         """Raise unless a folder can be that of a fork."""
 
-    def compare(self, thread: Thread, a: str | None, b: str | None) -> Any:
-        """What differs between two versions of the files."""
+    def compare(self, thread: Thread, a: RecordedFiles | None, b: RecordedFiles | None) -> Any:
+        """What differs between two versions of the files, of one thread or of two."""
 
 
 def workspaces_of(handle: Handle) -> Workspaces:
@@ -82,8 +85,7 @@ def _record_now(thread: Thread) -> None:
     """Record the folder, unless a restore of it was cut short: then it is no version at all."""
     handle = thread.handle
     if handle.workspace.interrupted() is None:
-        if not handle.records_each_commit:
-            record(handle)
+        record_turn(handle)
         thread.commit()
 
 
@@ -104,11 +106,18 @@ def record(handle: Handle) -> None:
     recorder: Recorder | None = handle.workspace
     if recorder is None:
         return
-    version = recorder.record()
     log = handle.log(FILES_LOG)
     newest = log.read(-1)
-    if not newest or newest[0].get(_FILES) != version:
+    known = newest[0].get(_FILES) if newest else None
+    version = recorder.record(known)
+    if version != known:
         log.append({_FILES: version})
+
+
+def record_turn(handle: Handle) -> None:
+    """As :func:`record`, for a handle whose commits don't do so by themselves."""
+    if not handle.records_each_commit:
+        record(handle)
 
 
 def recorded_at(past: Past) -> str | None:
@@ -117,18 +126,30 @@ def recorded_at(past: Past) -> str | None:
     return newest[0].get(_FILES) if newest else None
 
 
-def go_back(thread: Thread, version: AnyVersion) -> Version:
-    """Rewind a thread and its folder. What was changed since is saved first, so that this can be undone."""
+def wanted_files(thread: Thread, version: AnyVersion) -> tuple[Version, str]:
+    """The version to go back to with the working folder of a thread, and that of its files. Raises
+    :class:`UsageError` if the handle has no folder, :class:`VersionNotFoundError` if nothing was recorded of
+    it by then."""
     handle = thread.handle
-    recorder: Recorder | None = handle.workspace
-    if recorder is None:
+    if handle.workspace is None:
         raise UsageError("this handle has no working folder: attach_workspace(path) first")
-    handle.require_clean("rewind()")
     target = handle.find_version(version)
     wanted = recorded_at(thread.at(target))
     if wanted is None:
         raise VersionNotFoundError(f"no files were recorded at {target} of {thread.name!r}")
-    _record_now(thread)
+    return target, wanted
+
+
+def go_back(thread: Thread, version: AnyVersion) -> Version:
+    """Rewind a thread and its folder. What was changed since is saved first, so that this can be undone."""
+    handle = thread.handle
+    target, wanted = wanted_files(thread, version)
+    handle.require_clean("rewind()")
+    recorder: Recorder = handle.workspace
+    if recorder.interrupted() is None:
+        record(handle)
+        if handle.dirty:
+            thread.commit(f"files before rewind to {target.seq}")
     recorder.begin(wanted)
     made = thread.rewind(target)
     recorder.finish()
@@ -136,6 +157,11 @@ def go_back(thread: Thread, version: AnyVersion) -> Version:
 
 
 def compare(thread: Thread, a: Past | None, b: Past) -> Any:
-    """What differs between the files at two versions."""
-    old = None if a is None else recorded_at(a)
-    return workspaces_of(thread.handle).compare(thread, old, recorded_at(b))
+    """What differs between the files at two versions, of one thread or of two."""
+    old = None if a is None else _recorded_files(a)
+    return workspaces_of(thread.handle).compare(thread, old, _recorded_files(b))
+
+
+def _recorded_files(past: Past) -> RecordedFiles | None:
+    version = recorded_at(past)
+    return None if version is None else (past.uid, version)
