@@ -34,8 +34,8 @@ def _script(name: str, *before: str, writes: bool = False) -> Script:
     return Script(name, text, sha1(text, usedforsecurity=False).hexdigest().encode(), writes)
 
 
-_READING = ("common",)
-_WRITING = ("common", "for lifetimes", "for writes", "for sealed")
+_READING = ("lives", "common")
+_WRITING = (*_READING, "for lifetimes", "for writes", "for sealed")
 _CELLS = ("for cells",)
 _STREAMS = ("for streams",)
 _SEALED = ("arguments", "for sealed")
@@ -52,7 +52,7 @@ CHUNKS = _script("chunks", *_READING)
 NEWER = _script("newer", *_READING)
 USAGE = _script("usage", *_READING)
 
-APPEND = _script("append", "for lifetimes", writes=True)
+APPEND = _script("append", "lives", "for lifetimes", writes=True)
 APPEND_FULL = _script("append full", *_WRITING, writes=True)
 CREATE = _script("create", *_WRITING, writes=True)
 CLAIM = _script("claim", *_WRITING, writes=True)
