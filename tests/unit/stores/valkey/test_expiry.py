@@ -15,6 +15,7 @@ from everthread.stores.contract import Line
 from everthread.stores.valkey import layout
 from everthread.testing.driver import open_driven
 from everthread.threads.runtime import Runtime
+from everthread.threads.sync.core import key_hash
 
 NOW_US = 1_800_000_000_000_000
 
@@ -80,6 +81,11 @@ class Eye:
 def eye(valkey_url: str) -> Iterator[Eye]:
     with everthread.open(valkey_url, durability="process") as opened:
         yield Eye(opened.core.backend)
+
+
+def _hash(key: str) -> bytes:
+    """A commit's key as stores know it."""
+    return key_hash(b"key", key)
 
 
 def _talk(thread: everthread.Thread, count: int, start: int = 0) -> None:
@@ -263,6 +269,69 @@ def test_a_fork_of_a_fork_keeps_both_that_went(store: everthread.Store, eye: Eye
     inner.delete()
     assert eye.family(line) == [], "nobody needs them any more"
     assert list(store.threads()) == []
+    assert store.verify()
+
+
+@pytest.mark.parametrize("finder", ["list", "name", "gc"])
+def test_what_no_fork_reaches_leaves_the_memory(store: everthread.Store, eye: Eye, finder: str) -> None:
+    source = store.thread("source", ttl=600)
+    _talk(source, 30)
+    early = source.fork("early")
+    _talk(source, 170, 30)
+    source.fork("late", at=70)
+    _talk(source, 40, 200)
+    line = eye.line(source)
+    keys = [key for key in eye.family(line) if key.decode().split("}:")[1].split(":")[1] == "1"]
+    before = eye.bytes_of(keys)
+    source.expire(0.2)
+    eye.wait_until_gone([eye.key(line, "e"), eye.key(line, "t")])
+    if finder == "list":
+        assert [info.name for info in store.threads()] == ["early", "late"]
+    elif finder == "name":
+        _talk(store.thread("source"), 1)
+    else:
+        store.gc()
+    after = eye.bytes_of(keys)
+    assert after < before * 0.7
+    assert eye._backend.keyed(line.id, _hash("k20")) == [(line.id, 21)]
+    if finder != "gc":
+        assert eye._backend.scan(line.id, 1000, 1)[0].seq < 200, "the rows that the forks don't reach"
+        assert eye._backend.chunks(line.id, "messages", 200, 240) == []
+        assert eye._backend.keyed(line.id, _hash("k190")) == []
+    assert store.verify()
+    assert [item["id"] for item in store.thread("late").messages] == [f"m{n}" for n in range(70)]
+    assert len(store.thread("early").messages) == 30
+    early.state["own"] = 1
+    early.commit()
+    for name in ("early", "late"):
+        _talk(store.thread(name), 70, 300)
+    assert not store.gc().problems
+    assert store.verify()
+    with pytest.raises(ThreadDeletedError):
+        source.expire(600)
+    store.thread("late").delete()
+    assert not store.gc().problems
+    assert [item["id"] for item in store.thread("early").messages][:30] == [f"m{n}" for n in range(30)]
+    assert store.verify()
+
+
+def test_a_merge_finds_another_base_than_what_left(store: everthread.Store, eye: Eye) -> None:
+    source = store.thread("source", ttl=600)
+    _talk(source, 10)
+    one, other = source.fork("one"), source.fork("other")
+    _talk(source, 150, 10)
+    one.merge(source)
+    other.merge(source)
+    one.state["one"] = 1
+    one.commit()
+    other.state["other"] = 1
+    other.commit()
+    source.expire(0.2)
+    eye.wait_until_gone([eye.key(eye.line(source), "e")])
+    assert [info.name for info in store.threads()] == ["one", "other"]
+    one.merge(other)
+    assert (one.state["one"], one.state["other"], len(one.messages)) == (1, 1, 160)
+    assert not store.gc().problems
     assert store.verify()
 
 

@@ -225,7 +225,7 @@ for _, field in ipairs(call('HKEYS', K(tag, 'l:' .. m))) do
     local hex = string.gsub(sub(field, 2), '.', function(c) return string.format('%02x', byte(c)) end)
     for _, entry in ipairs(call('ZRANGE', K(tag, 'x:' .. m .. ':' .. hex), 0, -1)) do
       local a, b, c, d = byte(entry, 13, 16)
-      chunks = chunks + #entry - 24 + ((a * 256 + b) * 256 + c) * 256 + d
+      chunks = chunks + #entry - 28 + ((a * 256 + b) * 256 + c) * 256 + d
     end
   end
 end

@@ -174,6 +174,67 @@ local function is_pruned(tag, m, seq)
   if not at then return nil end
   return kind_of(call('HGET', rows, at)) == 5
 end
+-- the keys of a line's folded versions above a seq are free
+local function free_keys(tag, m, above)
+  local keyed, blob = K(tag, 'k:' .. call('HGET', K(tag, 'l:' .. m), 'r')), call('GET', K(tag, 'K:' .. m)) or ''
+  local left = {}
+  for i = 1, #blob, 16 do
+    local key, kept, mine = sub(blob, i, i + 15), {}, false
+    for entry in string.gmatch(call('HGET', keyed, key) or '', '[^,]+') do
+      local place, seq = string.match(entry, '^(%d+):(%d+)$')
+      local own = place == tostring(m)
+      if not own or tonumber(seq) <= above then kept[#kept + 1], mine = entry, mine or own end
+    end
+    if mine then left[#left + 1] = key end
+    if #kept > 0 then call('HSET', keyed, key, table.concat(kept, ',')) else call('HDEL', keyed, key) end
+  end
+  if #blob > 0 then call('SET', K(tag, 'K:' .. m), table.concat(left), 'KEEPTTL') end
+end
+-- the rows of a line above the one that holds a seq; nothing if one of them is missing
+local function rows_above(rows, packs, seq)
+  local at, cut, found = seq_of(call('HGET', rows, 'h')), holder(rows, packs, seq), {}
+  while cut and at > cut do
+    local v = call('HGET', rows, at)
+    if not v then return cut, {} end
+    found[#found + 1] = at
+    at = first_of(v) - 1
+  end
+  return cut, at == cut and found or {}
+end
+-- of a line whose own time is over: what lies above the versions that forks were made of
+local function shed(tag, m)
+  local rows, packs, top = K(tag, 'r:' .. m), K(tag, 'z:' .. m), 0
+  if not is_over(rows) then return end
+  local list = A.single and call('HGET', rows, 'U')
+  if list then call('SREM', list, rows) end
+  for _, c in ipairs(call('SMEMBERS', K(tag, 'c:' .. m))) do
+    local s = call('HMGET', K(tag, 'l:' .. c), 's', 'x')
+    if s[1] and not s[2] then top = math.max(top, tonumber(s[1])) end
+  end
+  local cut, found = rows_above(rows, packs, top)
+  if top == 0 or #found == 0 then return end
+  local hash = hash_of(call('HGET', rows, cut))
+  call('HSET', rows, 'h', 'a' .. string.char(#hash) .. hash .. '\0' .. string.format('%.0f', cut))
+  for _, at in ipairs(found) do
+    call('HDEL', rows, at, at .. 'b', at .. 'n', at .. 'k')
+    call('ZREM', packs, string.format('%.0f', at))
+  end
+  for _, field in ipairs(call('HKEYS', K(tag, 'l:' .. m))) do
+    if byte(field, 1) == 103 then
+      local log = sub(field, 2)
+      local index = K(tag, 'x:' .. m .. ':' .. hex(log))
+      for _, entry in ipairs(call('ZRANGE', index, 0, -1)) do
+        local a, b, c, d = byte(entry, 25, 28)
+        if ((a * 256 + b) * 256 + c) * 256 + d > cut then
+          local at = call('ZSCORE', index, entry)
+          call('ZREM', index, entry)
+          call('HDEL', K(tag, 'd:' .. m), log .. string.format('%.0f', tonumber(at)))
+        end
+      end
+    end
+  end
+  free_keys(tag, m, cut)
+end
 
 -- name: append full
 -- KEYS: the rows of a line. As APPEND, with everything that a row may bring along.
@@ -215,6 +276,7 @@ if A.source then
   if gone == nil then return {'source'} end
   if gone then return {'version'} end
 end
+local stale
 if not A.waits then
   local ref = call('HGET', K(A.name_tag, 'f'), 'n' .. A.digest)
   if ref then
@@ -224,6 +286,7 @@ if not A.waits then
     elseif is_alive(tag, m) then
       return {'taken', ref}
     end
+    stale = (tag == A.tag or A.single) and {tag, m}
   end
   if A.token and call('EXISTS', K(A.name_tag, 'void:' .. A.token)) == 1 then return {'void'} end
 end
@@ -251,6 +314,7 @@ if A.waits then
   call('HSET', l, 'w', call('TIME')[1])
 else
   call('HSET', K(A.name_tag, 'f'), 'n' .. A.digest, A.tag .. ':' .. m)
+  if stale then shed(stale[1], stale[2]) end
 end
 if A.single then
   call('ZADD', K('root', 'S'), 0, A.space_name)
@@ -378,14 +442,7 @@ local at = m
 while at and not needed(at) do
   local line, store = K(tag, 'l:' .. at), K(tag, 'r:' .. at)
   local head, fields, over = call('HGET', store, 'h'), call('HKEYS', line), moment(store)
-  local root, blob = call('HGET', line, 'r'), call('GET', K(tag, 'K:' .. at))
-  for i = 1, blob and #blob or 0, 16 do
-    local keyed, key, kept = K(tag, 'k:' .. root), sub(blob, i, i + 15), {}
-    for entry in string.gmatch(call('HGET', keyed, key) or '', '[^,]+') do
-      if string.match(entry, '^%d+') ~= tostring(at) then kept[#kept + 1] = entry end
-    end
-    if #kept > 0 then call('HSET', keyed, key, table.concat(kept, ',')) else call('HDEL', keyed, key) end
-  end
+  free_keys(tag, at, 0)
   for _, field in ipairs(fields) do
     if byte(field, 1) == 103 then
       call('UNLINK', K(tag, 'x:' .. at .. ':' .. hex(sub(field, 2))))
@@ -476,6 +533,11 @@ end
 renew(rows)
 return 1
 
+-- name: shed
+-- KEYS: the rows of a line.
+shed(A.tag, A.m)
+return 1
+
 -- name: forget
 -- KEYS: the family of a name. On a single server: a name that leads to a line which the server has removed is
 -- free, and off the lists.
@@ -483,6 +545,7 @@ local ref = call('HGET', KEYS[1], 'n' .. A.digest)
 if ref then
   local tag, m = string.match(ref, '^(%x+):(%d+)$')
   if is_alive(tag, m) then return 0 end
+  shed(tag, m)
   call('HDEL', KEYS[1], 'n' .. A.digest)
   call('SREM', K(A.space, 'U'), K(tag, 'r:' .. m))
   local all = call('EXISTS', K(tag, 'l:' .. m)) == 0 and call('HGETALL', K(tag, 'f')) or {}
