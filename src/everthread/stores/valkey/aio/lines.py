@@ -317,6 +317,8 @@ class Lines:
                 entry = await self._fork_and_tagged(answer[0])
                 if entry is not None:
                     found.append(entry)
+                else:
+                    await self._unlist(space, name)
             elif self._single:
                 await self._forget(space, name)
             else:
@@ -368,8 +370,8 @@ class Lines:
         return names, names[:-1] + b"C"
 
     async def _is_stale(self, ref: bytes) -> bool:
-        """In a cluster: whether a name leads to a deleted line, whose process died before freeing the name, or
-        to one whose time is over, of which only what forks reach has to stay."""
+        """In a cluster: whether a name leads to a deleted line, whose process died before freeing the name,
+        or to one whose time is over, of which only what forks reach has to stay."""
         line = await self.line(_id(ref))
         if line is not None and line.deleted:
             tag, member = split_id(line.id)

@@ -467,8 +467,8 @@ class LineWrites(Lines):
 
 
 def chunk_fields(tag: str, chunks: Iterable[Chunk], seq: int = 0) -> list[list[Any]]:
-    """Chunks as scripts write them: digest of the log, log, position, entry of the index, data. ``seq`` is the
-    row that brings them; 0: they take the place of others, of several rows perhaps."""
+    """Chunks as scripts write them: digest of the log, log, position, entry of the index, data. ``seq`` is
+    the row that brings them; 0: they take the place of others, of several rows perhaps."""
     return [
         [digest("log", c.log), c.log, c.position, layout.chunk_entry(tag, c, seq), c.data] for c in chunks
     ]

@@ -309,6 +309,8 @@ class Lines:
                 entry = self._fork_and_tagged(answer[0])
                 if entry is not None:
                     found.append(entry)
+                else:
+                    self._unlist(space, name)
             elif self._single:
                 self._forget(space, name)
             else:
@@ -360,8 +362,8 @@ class Lines:
         return names, names[:-1] + b"C"
 
     def _is_stale(self, ref: bytes) -> bool:
-        """In a cluster: whether a name leads to a deleted line, whose process died before freeing the name, or
-        to one whose time is over, of which only what forks reach has to stay."""
+        """In a cluster: whether a name leads to a deleted line, whose process died before freeing the name,
+        or to one whose time is over, of which only what forks reach has to stay."""
         line = self.line(_id(ref))
         if line is not None and line.deleted:
             tag, member = split_id(line.id)
