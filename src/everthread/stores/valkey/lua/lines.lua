@@ -69,9 +69,11 @@ local function found(tag, m)
   local l = call('HMGET', K(tag, 'l:' .. m), 'r', 'm', 'd', 't', 'w')
   if not l[2] then return false end
   local rows = K(tag, 'r:' .. m)
-  local h = call('HGET', rows, 'h')
+  local there = call('HMGET', rows, 'h', 'e')
+  local h = there[1]
   if not h then return redis.error_reply('DAMAGED line ' .. tag .. ':' .. m .. ' has no head') end
-  return {m, l[1], l[2], is_deleted(tag, m, l[3]), h, row(rows, seq_of(h), true) or false, l[4] or '0', l[5]}
+  local gone = l[3] or (there[2] and is_over(rows))
+  return {m, l[1], l[2], gone and 1 or 0, h, row(rows, seq_of(h), true) or false, l[4] or '0', l[5]}
 end
 local function put(out, r)
   for i = 1, 5 do out[#out + 1] = r[i] end

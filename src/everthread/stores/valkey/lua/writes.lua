@@ -70,9 +70,11 @@ end
 -- after keys were added to a line
 local function renew(rows)
   local at = moment(rows)
-  if at > 0 then keep_until(rows, at) else expire(beside(rows, 't'), own_moment(rows)) end
-  local first = string.gsub(rows, '%d+$', redis.call('HGET', beside(rows, 'l'), 'r') or '%0')
-  if first ~= rows and moment(first) > 0 then expire(beside(first, 'k'), moment(first)) end
+  if at > 0 then
+    keep_until(rows, at)
+  elseif redis.call('HEXISTS', rows, 'e') == 1 then
+    expire(beside(rows, 't'), own_moment(rows))
+  end
 end
 -- from now on a line lives for so long; "born": nobody has counted on it before
 local function live(rows, ms, born)
@@ -95,6 +97,7 @@ local function live(rows, ms, born)
     redis.call('DEL', beside(rows, 'e'))
   end
   if is_less then reckon(rows) else prolong(rows, at) end
+  expire(beside(rows, 't'), at)
   renew(rows)
 end
 -- a line gets a fork: from now on it may end before its keys do
@@ -106,6 +109,10 @@ local function part(rows, fork)
   end
   redis.call('SADD', forks, fork)
   expire(forks, at)
+  -- Of the forks that have expired since, each new one takes some off the list.
+  for _, c in ipairs(redis.call('SRANDMEMBER', forks, 3)) do
+    if redis.call('EXISTS', beside(string.gsub(rows, '%d+$', c), 'l')) == 0 then redis.call('SREM', forks, c) end
+  end
 end
 
 -- name: append
@@ -388,7 +395,10 @@ for _, k in ipairs(A.keys) do
   call('HSET', keyed, k[1], was and was .. ',' .. mine or mine)
   names[#names + 1] = k[1]
 end
-if #names > 0 then call('APPEND', K(A.tag, 'K:' .. A.m), table.concat(names)) end
+if #names > 0 then
+  call('APPEND', K(A.tag, 'K:' .. A.m), table.concat(names))
+  expire(keyed, moment(K(A.tag, 'r:' .. A.root)))
+end
 local old = set_tags(A.tag, A.m, A.last, A.tags)
 renew(rows)
 return {1, old}
@@ -480,7 +490,7 @@ for _, s in ipairs(A.seen) do
     at = first_of(v) - 1
   end
   for _, c in ipairs(call('SMEMBERS', K(tag, 'c:' .. s[1]))) do
-    if not known[c] then return 0 end
+    if not known[c] and call('EXISTS', K(tag, 'l:' .. c)) == 1 then return 0 end
   end
 end
 for _, o in ipairs(A.old) do
