@@ -109,13 +109,14 @@ def _talk(thread: everthread.Thread, count: int, start: int = 0) -> None:
 def test_a_thread_that_was_never_forked_leaves_with_all_its_keys(store: everthread.Store, eye: Eye) -> None:
     stays = store.thread("stays")
     _talk(stays, 3)
-    thread = store.thread("goes", ttl=1.5)
+    thread = store.thread("goes", ttl=600)
     _talk(thread, 200)
     keys = eye.keys_of("goes")
     assert len(keys) >= 6, "rows, packs, chunks, keys"
-    assert all(0 < ttl <= 1500 for ttl in keys.values()), "each goes, folded or not"
+    assert all(0 < ttl <= 600_000 for ttl in keys.values()), "each goes, folded or not"
     assert all(ttl < 0 for ttl in eye.keys_of("stays").values())
     uid = thread.uid
+    thread.expire(0.2)
     eye.wait_until_gone(keys)
     thread.state["late"] = True
     with pytest.raises(ThreadDeletedError):
@@ -133,9 +134,10 @@ def test_a_thread_that_was_never_forked_leaves_with_all_its_keys(store: everthre
 
 
 def test_the_lists_forget_what_went(store: everthread.Store, eye: Eye) -> None:
-    thread = store.thread("goes", ttl=0.3)
+    thread = store.thread("goes")
     _talk(thread, 2)
     keys = eye.keys_of("goes")
+    thread.expire(0.2)
     eye.wait_until_gone(keys)
     assert list(store.threads()) == []
     names = eye._backend._keys.space("")
@@ -212,9 +214,9 @@ def _source_that_goes(store: everthread.Store, eye: Eye) -> tuple[everthread.Thr
     _talk(source, 100)
     source.fork("fork", at=30)
     _talk(source, 100, 100)
-    source.expire(0.2)
     other = store.thread("source")
     assert other.head == source.head
+    source.expire(0.2)
     eye.wait_until_gone([eye.key(eye.line(source), "e")])
     return source, other
 
