@@ -52,7 +52,7 @@ CHUNKS = _script("chunks", *_READING)
 NEWER = _script("newer", *_READING)
 USAGE = _script("usage", *_READING)
 
-APPEND = _script("append", "lives", "for lifetimes", writes=True)
+APPEND = _script("append for ever", "lives", "append", "for lifetimes", writes=True)
 APPEND_FULL = _script("append full", *_WRITING, writes=True)
 CREATE = _script("create", *_WRITING, writes=True)
 CLAIM = _script("claim", *_WRITING, writes=True)

@@ -120,21 +120,25 @@ end
 -- publish, whether an earlier try may have landed. 1, or what stands there.
 local there = redis.call('HMGET', KEYS[1], 'h', 'U', 'e')
 local h = there[1]
-if h and string.sub(h, 1, #ARGV[1]) == ARGV[1] then
-  if there[3] and is_over(KEYS[1]) then return {false} end
-  redis.call('HSET', KEYS[1], 'h', ARGV[2], ARGV[3], ARGV[4])
-  if there[3] or redis.call('PEXPIRETIME', KEYS[1]) > 0 then live(KEYS[1], nil) end
-  if there[2] and ARGV[5] == 'PUBLISH' then redis.call('SADD', there[2], KEYS[1]) end
-  redis.call(ARGV[5], KEYS[1], '')
-  return 1
+if not h or string.sub(h, 1, #ARGV[1]) ~= ARGV[1] then
+  if ARGV[6] == '1' and h then
+    if h == ARGV[2] then return 1 end
+    local there = redis.call('HGET', KEYS[1], ARGV[3])
+    if there == ARGV[4] then return 1 end
+    if not there and string.byte(h, 1) == 97 then return {'?'} end
+  end
+  return {h or false}
 end
-if ARGV[6] == '1' and h then
-  if h == ARGV[2] then return 1 end
-  local there = redis.call('HGET', KEYS[1], ARGV[3])
-  if there == ARGV[4] then return 1 end
-  if not there and string.byte(h, 1) == 97 then return {'?'} end
-end
-return {h or false}
+if there[3] and is_over(KEYS[1]) then return {false} end
+redis.call('HSET', KEYS[1], 'h', ARGV[2], ARGV[3], ARGV[4])
+if there[2] and ARGV[5] == 'PUBLISH' then redis.call('SADD', there[2], KEYS[1]) end
+redis.call(ARGV[5], KEYS[1], '')
+if not there[3] and redis.call('PEXPIRETIME', KEYS[1]) < 0 then return 1 end
+
+-- name: append for ever
+-- The end of APPEND, after what it needs for it: the line had a time to live.
+live(KEYS[1], nil)
+return 1
 
 -- name: for writes
 -- What the scripts below have besides: chunks, sealed values, tags, keys, purging.
