@@ -328,6 +328,21 @@ def test_what_no_fork_reaches_leaves_the_memory(store: everthread.Store, eye: Ey
     assert store.verify()
 
 
+@pytest.mark.parametrize("damage", ["missing", "wrong"])
+def test_a_damaged_source_that_went_stays_as_it_is(store: everthread.Store, eye: Eye, damage: str) -> None:
+    source, _ = _source_that_goes(store, eye)
+    line = eye.line(source)
+    rows, seq = eye.key(line, "r"), eye._backend.scan(line.id, 1000, 3)[-1].seq
+    if damage == "missing":
+        eye(rows, "HDEL", rows, seq)
+    else:
+        eye(rows, "HSET", rows, seq, b"0\xff\xff\xff\xff")
+    assert [info.name for info in store.threads()] == ["fork"]
+    assert eye._backend.scan(line.id, 1000, 1)[0].seq == 201
+    assert len(store.thread("fork").messages) == 30
+    assert not store.verify()
+
+
 def test_forks_that_went_are_in_nobodys_way(store: everthread.Store, eye: Eye) -> None:
     source = store.thread("source")
     _talk(source, 100)

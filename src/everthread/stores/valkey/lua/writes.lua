@@ -201,16 +201,18 @@ local function free_keys(tag, m, above)
   end
   if #blob > 0 then call('SET', K(tag, 'K:' .. m), table.concat(left), 'KEEPTTL') end
 end
--- the rows of a line above the one that holds a seq; nothing if one of them is missing
+-- the head that a line has without the rows above the one that holds a version, its seq, and the seqs of these rows;
+-- nothing where they don't follow each other
 local function rows_above(rows, packs, seq)
   local at, cut, found = seq_of(call('HGET', rows, 'h')), holder(rows, packs, seq), {}
-  while cut and at > cut do
-    local v = call('HGET', rows, at)
-    if not v then return cut, {} end
+  while at > cut do
+    local first = first_of(call('HGET', rows, at))
+    if first > at then return nil end
     found[#found + 1] = at
-    at = first_of(v) - 1
+    at = first - 1
   end
-  return cut, at == cut and found or {}
+  local hash = at == cut and hash_of(call('HGET', rows, cut))
+  return hash and 'a' .. string.char(#hash) .. hash .. '\0' .. string.format('%.0f', cut), cut, found
 end
 -- of a line whose own time is over: what lies above the versions that forks were made of
 local function shed(tag, m)
@@ -222,10 +224,9 @@ local function shed(tag, m)
     local s = call('HMGET', K(tag, 'l:' .. c), 's', 'x')
     if s[1] and not s[2] then top = math.max(top, tonumber(s[1])) end
   end
-  local cut, found = rows_above(rows, packs, top)
-  if top == 0 or #found == 0 then return end
-  local hash = hash_of(call('HGET', rows, cut))
-  call('HSET', rows, 'h', 'a' .. string.char(#hash) .. hash .. '\0' .. string.format('%.0f', cut))
+  -- What is damaged stays as it is: others tell of it.
+  local ok, head, cut, found = pcall(rows_above, rows, packs, top)
+  if top == 0 or not ok or not head or #found == 0 then return end
   for _, at in ipairs(found) do
     call('HDEL', rows, at, at .. 'b', at .. 'n', at .. 'k')
     call('ZREM', packs, string.format('%.0f', at))
@@ -236,7 +237,7 @@ local function shed(tag, m)
       local index = K(tag, 'x:' .. m .. ':' .. hex(log))
       for _, entry in ipairs(call('ZRANGE', index, 0, -1)) do
         local a, b, c, d = byte(entry, 25, 28)
-        if ((a * 256 + b) * 256 + c) * 256 + d > cut then
+        if d and ((a * 256 + b) * 256 + c) * 256 + d > cut then
           local at = call('ZSCORE', index, entry)
           call('ZREM', index, entry)
           call('HDEL', K(tag, 'd:' .. m), log .. string.format('%.0f', tonumber(at)))
@@ -245,6 +246,8 @@ local function shed(tag, m)
     end
   end
   free_keys(tag, m, cut)
+  -- Last: a server that is full lets a script go on that began by removing something.
+  call('HSET', rows, 'h', head)
 end
 
 -- name: append full
