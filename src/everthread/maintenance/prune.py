@@ -314,7 +314,7 @@ class Pins:
         for uid, (merged_seq, segment) in snapshot.merged.items():
             source = reader.backend.line_by_uid(uid)
             # What came from a thread that was deleted and purged since is no base for anything.
-            if source is not None and reader.backend.scan(source.id, merged_seq, 1):
+            if source is not None and reader.has(source, merged_seq):
                 for stretch in reader.ancestry(source, merged_seq, segment):
                     self.add(stretch.line.id, stretch.last)
 

@@ -92,7 +92,7 @@ class NewRow(msgspec.Struct, frozen=True):
     step key; ``guard`` is a root, none of whose folded versions may carry that key already; ``source`` is
     (line, seq) of the version that a REWIND goes back to. A large commit comes *detached*: its items in
     chunks, its body without them. ``ttl_us`` is how long the line lives if no other row follows, 0 for ever:
-    a store that can removes it by itself some time after that, whole, unless it was ever forked."""
+    a store that can removes it by itself some time after that, besides what a living fork reaches."""
 
     seq: int
     kind: int

@@ -123,7 +123,7 @@ class Keys:
 
 _HEAD = struct.Struct(">BI")
 _SUM = struct.Struct(">I")
-_CHUNK = struct.Struct(">QIIII")
+_CHUNK = struct.Struct(">QIIIII")
 #: What becomes of damaged bytes when they are taken apart.
 _MISFITS = (TypeError, ValueError, IndexError, OverflowError, struct.error, msgspec.DecodeError)
 
@@ -309,25 +309,25 @@ def to_found(tag: str, parts: Sequence[Any]) -> Found:
 # ── chunks and tags ──────────────────────────────────────────────────────────────────────────────
 
 
-def chunk_entry(tag: str, chunk: Chunk) -> bytes:
-    """A chunk in the index of its log: where it is, two sums, its fingerprints."""
-    place = _place(tag, chunk.log, chunk.position, chunk.count)
+def chunk_entry(tag: str, chunk: Chunk, seq: int) -> bytes:
+    """A chunk in the index of its log: where it is, two sums, the row that brought it, its fingerprints."""
+    place = _place(tag, chunk.log, chunk.position, chunk.count, seq)
     prints = crc32(chunk.fingerprints)
-    head = _CHUNK.pack(chunk.position, chunk.count, len(chunk.data), place, prints)
+    head = _CHUNK.pack(chunk.position, chunk.count, len(chunk.data), place, prints, seq)
     return head + chunk.fingerprints
 
 
-def _place(tag: str, log: str, position: int, count: int) -> int:
-    return crc32(log.encode(), crc32(b"%b %d %d " % (tag.encode(), position, count)))
+def _place(tag: str, log: str, position: int, count: int, seq: int) -> int:
+    return crc32(log.encode(), crc32(b"%b %d %d %d " % (tag.encode(), position, count, seq)))
 
 
 def read_chunk(tag: str, log: str, entry: bytes) -> tuple[int, int, int, bytes, bool] | None:
     """Position, count, size of the data, fingerprints, and whether these fit; ``None`` if it isn't one."""
     try:
-        position, count, size, place, prints = _CHUNK.unpack(entry[: _CHUNK.size])
+        position, count, size, place, prints, seq = _CHUNK.unpack(entry[: _CHUNK.size])
     except struct.error:
         return None
-    if _place(tag, log, position, count) != place:
+    if _place(tag, log, position, count, seq) != place:
         return None
     found = entry[_CHUNK.size :]
     return position, count, size, found, crc32(found) == prints

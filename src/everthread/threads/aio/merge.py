@@ -368,7 +368,7 @@ async def _contained(
     found = [[s async for s in reader.ancestry(line, seq, segment)]]
     for uid, place in merged.items():
         source = await reader.backend.line_by_uid(uid)
-        if source is not None and (not source.deleted or await reader.backend.scan(source.id, place[0], 1)):
+        if source is not None and (not source.deleted or await reader.has(source, place[0])):
             found.append([s async for s in reader.ancestry(source, *place)])
     return found
 

@@ -435,6 +435,11 @@ class Reader:
             raise await self.missing(line, seq)
         return rows[0]
 
+    async def has(self, line: Line, seq: int) -> bool:
+        """Whether anything stands for a version of a line: not if a store has removed it with its line."""
+        rows = await self.backend.scan(line.id, seq, 1)
+        return bool(rows) and rows[0].seq >= seq
+
     def head(self, row: Row, seq: int) -> Head:
         if row.kind == PACK:
             return records.read_head(self.pack(row).heads[seq - row.first])

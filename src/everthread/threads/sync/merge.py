@@ -357,7 +357,7 @@ def _contained(
     found = [list(reader.ancestry(line, seq, segment))]
     for uid, place in merged.items():
         source = reader.backend.line_by_uid(uid)
-        if source is not None and (not source.deleted or reader.backend.scan(source.id, place[0], 1)):
+        if source is not None and (not source.deleted or reader.has(source, place[0])):
             found.append(list(reader.ancestry(source, *place)))
     return found
 

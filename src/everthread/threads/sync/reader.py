@@ -446,6 +446,11 @@ class Reader:
             raise self.missing(line, seq)
         return rows[0]
 
+    def has(self, line: Line, seq: int) -> bool:
+        """Whether anything stands for a version of a line: not if a store has removed it with its line."""
+        rows = self.backend.scan(line.id, seq, 1)
+        return bool(rows) and rows[0].seq >= seq
+
     def head(self, row: Row, seq: int) -> Head:
         if row.kind == PACK:
             return records.read_head(self.pack(row).heads[seq - row.first])

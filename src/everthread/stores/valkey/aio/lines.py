@@ -317,6 +317,8 @@ class Lines:
                 entry = await self._fork_and_tagged(answer[0])
                 if entry is not None:
                     found.append(entry)
+                else:
+                    await self._unlist(space, name)
             elif self._single:
                 await self._forget(space, name)
             else:
@@ -324,13 +326,13 @@ class Lines:
         return found
 
     async def _forget(self, space: str, name: str) -> None:
-        """On a single server: take a name off the list whose line the server has removed, as its time was
-        over."""
+        """On a single server: take a name off the list whose line is gone by the server's own expiry."""
         own, place = name_tag(space, name), self._keys.space(space)
         fields = {
             "digest": name_digest(space, name),
             "space": place[len(self._prefix) + 2 : place.index(b"}")],
             "name": name,
+            "single": True,
         }
         keys = (self._keys.family(own),)
         await self._client.script(scripts.FORGET, keys, (self._prefix, layout.pack(fields)))
@@ -368,8 +370,13 @@ class Lines:
         return names, names[:-1] + b"C"
 
     async def _is_stale(self, ref: bytes) -> bool:
-        """Whether a name leads to a deleted line: its process died before freeing the name."""
+        """In a cluster: whether a name leads to a deleted line, whose process died before freeing the name,
+        or to one whose time is over, of which only what forks reach has to stay."""
         line = await self.line(_id(ref))
+        if line is not None and line.deleted:
+            tag, member = split_id(line.id)
+            packed = layout.pack({"tag": tag, "m": member, "single": False})
+            await self._client.script(scripts.SHED, (self._keys.rows(line.id),), (self._prefix, packed))
         return line is None or line.deleted
 
 

@@ -120,7 +120,7 @@ class LineWrites(Lines):
             "guard": split_id(row.guard)[1] if row.guard and row.key is not None else False,
             "key": row.key or b"",
             "source": [split_id(row.source[0])[1], row.source[1]] if row.source is not None else False,
-            "chunks": chunk_fields(tag, row.chunks),
+            "chunks": chunk_fields(tag, row.chunks, row.seq),
             "sealed": sealed_fields(row.sealed) if self._single else [],
             "ttl": lifetime_ms(row),
             "publish": self._publish,
@@ -224,7 +224,7 @@ class LineWrites(Lines):
             "head": head,
             "seq": row.seq if row is not None else False,
             "row": layout.new_row_value(tag, row) if row is not None else b"",
-            "chunks": chunk_fields(tag, row.chunks) if row is not None else [],
+            "chunks": chunk_fields(tag, row.chunks, row.seq) if row is not None else [],
             "sealed": sealed_fields(row.sealed) if row is not None and self._single else [],
             "ttl": False if row is None else lifetime_ms(row),
             "tags": layout.tag_values(tags),
@@ -319,7 +319,7 @@ class LineWrites(Lines):
             "body": pack.body,
             "net": pack.net,
             "keyframe": False if fold.keyframe is None else fold.keyframe,
-            "chunks": chunk_fields(tag, pack.chunks),
+            "chunks": chunk_fields(tag, pack.chunks, pack.last),
             "keys": [[key, seq] for key, seq in fold.keys],
             "tags": layout.tag_values(fold.tags),
             "beside": fold.beside,
@@ -466,9 +466,12 @@ class LineWrites(Lines):
         return gone, [piece for stub in stubs for piece in places.beside(stub)]
 
 
-def chunk_fields(tag: str, chunks: Iterable[Chunk]) -> list[list[Any]]:
-    """Chunks as scripts write them: digest of the log, log, position, entry of the index, data."""
-    return [[digest("log", c.log), c.log, c.position, layout.chunk_entry(tag, c), c.data] for c in chunks]
+def chunk_fields(tag: str, chunks: Iterable[Chunk], seq: int = 0) -> list[list[Any]]:
+    """Chunks as scripts write them: digest of the log, log, position, entry of the index, data. ``seq`` is
+    the row that brings them; 0: they take the place of others, of several rows perhaps."""
+    return [
+        [digest("log", c.log), c.log, c.position, layout.chunk_entry(tag, c, seq), c.data] for c in chunks
+    ]
 
 
 def lifetime_ms(row: NewRow) -> int | bool:

@@ -1,6 +1,14 @@
 -- Reading lines. Every script gets the prefix of the store's keys as its first argument and works on the keys
 -- of one tag, which its key names. "single" is true on a single server: there a script may reach every key.
 
+-- name: lives
+-- The key of another kind beside the rows of a line.
+local function beside(rows, kind) return (string.gsub(rows, ':r:(%d+)$', ':' .. kind .. ':%1')) end
+-- What forks need of a line stays when its own time is over; a key beside it goes then, by the server's own expiry.
+local function is_over(rows)
+  return redis.call('HEXISTS', rows, 'e') == 1 and redis.call('EXISTS', beside(rows, 'e')) == 0
+end
+
 -- name: common
 -- What every script of lines begins with.
 local call, byte, sub = redis.call, string.byte, string.sub
@@ -50,13 +58,22 @@ local function below(rows, packs, at)
     left, at = left - (at - pack) - 1, pack - 1
   end
 end
+-- whether a line is there, and neither deleted nor over
+local function is_alive(tag, m)
+  local l = call('HMGET', K(tag, 'l:' .. m), 'm', 'd')
+  return l[1] and not l[2] and not is_over(K(tag, 'r:' .. m))
+end
+-- what is over counts as deleted
+local function is_deleted(tag, m, d) return (d or is_over(K(tag, 'r:' .. m))) and 1 or 0 end
 local function found(tag, m)
   local l = call('HMGET', K(tag, 'l:' .. m), 'r', 'm', 'd', 't', 'w')
   if not l[2] then return false end
   local rows = K(tag, 'r:' .. m)
-  local h = call('HGET', rows, 'h')
+  local there = call('HMGET', rows, 'h', 'e')
+  local h = there[1]
   if not h then return redis.error_reply('DAMAGED line ' .. tag .. ':' .. m .. ' has no head') end
-  return {m, l[1], l[2], l[3] and 1 or 0, h, row(rows, seq_of(h), true) or false, l[4] or '0', l[5]}
+  local gone = l[3] or (there[2] and is_over(rows))
+  return {m, l[1], l[2], gone and 1 or 0, h, row(rows, seq_of(h), true) or false, l[4] or '0', l[5]}
 end
 local function put(out, r)
   for i = 1, 5 do out[#out + 1] = r[i] end
@@ -83,7 +100,7 @@ return {f, ARGV[4] == '1' and call('HGETALL', K(ARGV[2], 't:' .. ARGV[3])) or fa
 -- KEYS: the rows of a line. ARGV: tag, place. The line alone.
 local l = call('HMGET', K(ARGV[2], 'l:' .. ARGV[3]), 'r', 'm', 'd', 'w')
 if not l[2] or (l[4] and not l[3]) then return false end
-return {ARGV[3], l[1], l[2], l[3] and 1 or 0}
+return {ARGV[3], l[1], l[2], is_deleted(ARGV[2], ARGV[3], l[3])}
 
 -- name: by uid
 -- KEYS: the register of uids, or the family. ARGV: uid, tag, or nothing where a script may reach every key.
@@ -94,7 +111,7 @@ local m = call('HGET', K(tag, 'f'), 'u' .. ARGV[2])
 if not m then return false end
 local l = call('HMGET', K(tag, 'l:' .. m), 'r', 'm', 'd')
 if not l[2] then return false end
-return {tag, {m, l[1], l[2], l[3] and 1 or 0}}
+return {tag, {m, l[1], l[2], is_deleted(tag, m, l[3])}}
 
 -- name: members
 -- KEYS: the family. ARGV: tag, the place to go on after, how many. Lines, and for how many seconds one waits
@@ -106,7 +123,7 @@ while m < last and #out < tonumber(ARGV[4]) do
   m = m + 1
   local l = call('HMGET', K(ARGV[2], 'l:' .. m), 'r', 'm', 'd', 'w')
   local waits = l[4] and not l[3] and now - tonumber(l[4]) or false
-  if l[2] then out[#out + 1] = {m, l[1], l[2], l[3] and 1 or 0, waits} end
+  if l[2] then out[#out + 1] = {m, l[1], l[2], is_deleted(ARGV[2], m, l[3]), waits} end
 end
 return {m, last, out}
 
@@ -179,7 +196,7 @@ return found
 -- name: newer
 -- KEYS: the rows of a line. ARGV: seq.
 local h = call('HGET', KEYS[1], 'h')
-if not h or byte(h, 1) == 100 or seq_of(h) > tonumber(ARGV[2]) then return 1 end
+if not h or byte(h, 1) == 100 or is_over(KEYS[1]) or seq_of(h) > tonumber(ARGV[2]) then return 1 end
 return 0
 
 -- name: usage
@@ -210,7 +227,7 @@ for _, field in ipairs(call('HKEYS', K(tag, 'l:' .. m))) do
     local hex = string.gsub(sub(field, 2), '.', function(c) return string.format('%02x', byte(c)) end)
     for _, entry in ipairs(call('ZRANGE', K(tag, 'x:' .. m .. ':' .. hex), 0, -1)) do
       local a, b, c, d = byte(entry, 13, 16)
-      chunks = chunks + #entry - 24 + ((a * 256 + b) * 256 + c) * 256 + d
+      chunks = chunks + #entry - 28 + ((a * 256 + b) * 256 + c) * 256 + d
     end
   end
 end

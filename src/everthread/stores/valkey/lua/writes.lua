@@ -1,56 +1,144 @@
 -- Writing lines. Each script looks at everything first and changes everything then.
 
 -- name: for lifetimes
--- All keys of a line that was never forked go together, by the server's own expiry; or stay, without a time.
-local function lifetime(rows, at)
-  local base, m = string.match(rows, '^(.*:)r:(%d+)$')
-  local keys = {rows}
-  for i, kind in ipairs({'l:', 'z:', 'd:', 't:', 'K:', 'k:'}) do keys[i + 1] = base .. kind .. m end
-  for _, field in ipairs(redis.call('HKEYS', base .. 'l:' .. m)) do
+-- The keys of a line stay as long as it lives, or a fork of it, or one of theirs; then the server's own expiry takes
+-- all of them at one moment. Moments are milliseconds; -1 is for ever, 0 is over.
+local function moment(key) return redis.call('PEXPIRETIME', key) end
+local function expire(key, at)
+  if at < 0 then redis.call('PERSIST', key) else redis.call('PEXPIREAT', key, string.format('%.0f', at)) end
+end
+local function parent_of(rows)
+  local p = redis.call('HGET', beside(rows, 'l'), 'p')
+  return p and (string.gsub(rows, '%d+$', p))
+end
+-- until when a line lives itself, whatever its forks need
+local function own_moment(rows)
+  if redis.call('HEXISTS', beside(rows, 'l'), 'd') == 1 then return 0 end
+  if redis.call('EXISTS', beside(rows, 'c')) == 0 then return math.max(moment(rows), -1) end
+  if redis.call('HEXISTS', rows, 'e') == 0 then return -1 end
+  return math.max(moment(beside(rows, 'e')), 0)
+end
+local function keep_until(rows, at)
+  local l, keys = beside(rows, 'l'), {rows}
+  for i, kind in ipairs({'l', 'z', 'd', 'K', 'k', 'c'}) do keys[i + 1] = beside(rows, kind) end
+  for _, field in ipairs(redis.call('HKEYS', l)) do
     if string.byte(field, 1) == 103 then
       local hex = string.gsub(string.sub(field, 2), '.', function(c) return string.format('%02x', string.byte(c)) end)
-      keys[#keys + 1] = base .. 'x:' .. m .. ':' .. hex
+      keys[#keys + 1] = beside(rows, 'x') .. ':' .. hex
     end
   end
-  for _, key in ipairs(keys) do
-    if at then redis.call('PEXPIREAT', key, at) else redis.call('PERSIST', key) end
+  for _, key in ipairs(keys) do expire(key, at) end
+  -- No fork reads the tags of what it was forked from.
+  expire(beside(rows, 't'), at == 0 and 0 or own_moment(rows))
+end
+-- a line and what it was forked from stay until then, if they would have gone before
+local function prolong(rows, at)
+  while rows do
+    local was = moment(rows)
+    if was < 0 or (at >= 0 and was >= at) then return end
+    keep_until(rows, at)
+    rows = parent_of(rows)
+  end
+end
+-- what nobody reads any more goes with the line that it was forked from
+local function bury(rows, at)
+  keep_until(rows, at)
+  for _, c in ipairs(redis.call('SMEMBERS', beside(rows, 'c'))) do bury(string.gsub(rows, '%d+$', c), at) end
+end
+-- after a line or a fork of it got less time: until when it is needed, and then what it was forked from
+local function reckon(rows)
+  while rows and redis.call('EXISTS', rows) == 1 do
+    local at, was, above, purged = own_moment(rows), moment(rows), parent_of(rows), {}
+    for _, c in ipairs(at < 0 and {} or redis.call('SMEMBERS', beside(rows, 'c'))) do
+      local fork = string.gsub(rows, '%d+$', c)
+      local needs = moment(fork)
+      if redis.call('HEXISTS', beside(fork, 'l'), 'x') == 1 then
+        purged[#purged + 1] = fork
+      elseif needs == -1 then
+        at = -1
+        break
+      else
+        at = math.max(at, needs)
+      end
+    end
+    if at == was then return end
+    keep_until(rows, at)
+    for _, fork in ipairs(at < 0 and {} or purged) do bury(fork, at) end
+    rows = above
   end
 end
 -- after keys were added to a line
 local function renew(rows)
-  local at = redis.call('PEXPIRETIME', rows)
-  if at > 0 then lifetime(rows, string.format('%.0f', at)) end
+  local at = moment(rows)
+  if at > 0 then
+    keep_until(rows, at)
+  elseif redis.call('HEXISTS', rows, 'e') == 1 then
+    expire(beside(rows, 't'), own_moment(rows))
+  end
 end
--- from now on; forks share what their source has, and whether one lives is known to nobody when the time is over
-local function live(rows, ms)
-  local l, c = string.gsub(rows, ':r:(%d+)$', ':l:%1'), string.gsub(rows, ':r:(%d+)$', ':c:%1')
-  if not ms or redis.call('HEXISTS', l, 'p') == 1 or redis.call('EXISTS', c) == 1 then
-    if redis.call('PERSIST', rows) == 1 then lifetime(rows, nil) end
-  else
+-- from now on a line lives for so long; "born": nobody has counted on it before
+local function live(rows, ms, born)
+  local at, was, above = -1, own_moment(rows), parent_of(rows)
+  if ms then
     local now = redis.call('TIME')
-    lifetime(rows, string.format('%.0f', now[1] * 1000 + math.floor(now[2] / 1000) + ms))
+    at = now[1] * 1000 + math.floor(now[2] / 1000) + ms
+  end
+  local is_less = not born and at >= 0 and (was < 0 or at < was)
+  if redis.call('EXISTS', beside(rows, 'c')) == 0 then
+    keep_until(rows, at)
+    if is_less then reckon(above) else prolong(above, at) end
+    return
+  end
+  if ms then
+    redis.call('HSET', rows, 'e', '1')
+    redis.call('SET', beside(rows, 'e'), '1', 'PXAT', string.format('%.0f', at))
+  else
+    redis.call('HDEL', rows, 'e')
+    redis.call('DEL', beside(rows, 'e'))
+  end
+  if is_less then reckon(rows) else prolong(rows, at) end
+  expire(beside(rows, 't'), at)
+  renew(rows)
+end
+-- a line gets a fork: from now on it may end before its keys do
+local function part(rows, fork)
+  local at, forks = moment(rows), beside(rows, 'c')
+  if at > 0 and redis.call('EXISTS', forks) == 0 then
+    redis.call('HSET', rows, 'e', '1')
+    redis.call('SET', beside(rows, 'e'), '1', 'PXAT', string.format('%.0f', at))
+  end
+  redis.call('SADD', forks, fork)
+  expire(forks, at)
+  -- Of the forks that have expired since, each new one takes some off the list.
+  for _, c in ipairs(redis.call('SRANDMEMBER', forks, 3)) do
+    if redis.call('EXISTS', beside(string.gsub(rows, '%d+$', c), 'l')) == 0 then redis.call('SREM', forks, c) end
   end
 end
 
 -- name: append
 -- The hot path. KEYS: the rows of a line. ARGV: what its head must begin with, the new head, seq, row, how to
 -- publish, whether an earlier try may have landed. 1, or what stands there.
-local there = redis.call('HMGET', KEYS[1], 'h', 'U')
+local there = redis.call('HMGET', KEYS[1], 'h', 'U', 'e')
 local h = there[1]
-if h and string.sub(h, 1, #ARGV[1]) == ARGV[1] then
-  redis.call('HSET', KEYS[1], 'h', ARGV[2], ARGV[3], ARGV[4])
-  if redis.call('PERSIST', KEYS[1]) == 1 then lifetime(KEYS[1], nil) end
-  if there[2] and ARGV[5] == 'PUBLISH' then redis.call('SADD', there[2], KEYS[1]) end
-  redis.call(ARGV[5], KEYS[1], '')
-  return 1
+if not h or string.sub(h, 1, #ARGV[1]) ~= ARGV[1] then
+  if ARGV[6] == '1' and h then
+    if h == ARGV[2] then return 1 end
+    local there = redis.call('HGET', KEYS[1], ARGV[3])
+    if there == ARGV[4] then return 1 end
+    if not there and string.byte(h, 1) == 97 then return {'?'} end
+  end
+  return {h or false}
 end
-if ARGV[6] == '1' and h then
-  if h == ARGV[2] then return 1 end
-  local there = redis.call('HGET', KEYS[1], ARGV[3])
-  if there == ARGV[4] then return 1 end
-  if not there and string.byte(h, 1) == 97 then return {'?'} end
-end
-return {h or false}
+if there[3] and is_over(KEYS[1]) then return {false} end
+redis.call('HSET', KEYS[1], 'h', ARGV[2], ARGV[3], ARGV[4])
+if there[2] and ARGV[5] == 'PUBLISH' then redis.call('SADD', there[2], KEYS[1]) end
+redis.call(ARGV[5], KEYS[1], '')
+if not there[3] and redis.call('PEXPIRETIME', KEYS[1]) < 0 then return 1 end
+
+-- name: append for ever
+-- The end of APPEND, after what it needs for it: the line had a time to live.
+live(KEYS[1], nil)
+return 1
 
 -- name: for writes
 -- What the scripts below have besides: chunks, sealed values, tags, keys, purging.
@@ -97,6 +185,70 @@ local function is_pruned(tag, m, seq)
   if not at then return nil end
   return kind_of(call('HGET', rows, at)) == 5
 end
+-- the keys of a line's folded versions above a seq are free
+local function free_keys(tag, m, above)
+  local keyed, blob = K(tag, 'k:' .. call('HGET', K(tag, 'l:' .. m), 'r')), call('GET', K(tag, 'K:' .. m)) or ''
+  local left = {}
+  for i = 1, #blob, 16 do
+    local key, kept, mine = sub(blob, i, i + 15), {}, false
+    for entry in string.gmatch(call('HGET', keyed, key) or '', '[^,]+') do
+      local place, seq = string.match(entry, '^(%d+):(%d+)$')
+      local own = place == tostring(m)
+      if not own or tonumber(seq) <= above then kept[#kept + 1], mine = entry, mine or own end
+    end
+    if mine then left[#left + 1] = key end
+    if #kept > 0 then call('HSET', keyed, key, table.concat(kept, ',')) else call('HDEL', keyed, key) end
+  end
+  if #blob > 0 then call('SET', K(tag, 'K:' .. m), table.concat(left), 'KEEPTTL') end
+end
+-- the head that a line has without the rows above the one that holds a version, its seq, and the seqs of these rows;
+-- nothing where they don't follow each other
+local function rows_above(rows, packs, seq)
+  local at, cut, found = seq_of(call('HGET', rows, 'h')), holder(rows, packs, seq), {}
+  while at > cut do
+    local first = first_of(call('HGET', rows, at))
+    if first > at then return nil end
+    found[#found + 1] = at
+    at = first - 1
+  end
+  local hash = at == cut and hash_of(call('HGET', rows, cut))
+  return hash and 'a' .. string.char(#hash) .. hash .. '\0' .. string.format('%.0f', cut), cut, found
+end
+-- of a line whose own time is over: what lies above the versions that forks were made of
+local function shed(tag, m)
+  local rows, packs, top = K(tag, 'r:' .. m), K(tag, 'z:' .. m), 0
+  if not is_over(rows) then return end
+  local list = A.single and call('HGET', rows, 'U')
+  if list then call('SREM', list, rows) end
+  for _, c in ipairs(call('SMEMBERS', K(tag, 'c:' .. m))) do
+    local s = call('HMGET', K(tag, 'l:' .. c), 's', 'x')
+    if s[1] and not s[2] then top = math.max(top, tonumber(s[1])) end
+  end
+  -- What is damaged stays as it is: others tell of it.
+  local ok, head, cut, found = pcall(rows_above, rows, packs, top)
+  if top == 0 or not ok or not head or #found == 0 then return end
+  for _, at in ipairs(found) do
+    call('HDEL', rows, at, at .. 'b', at .. 'n', at .. 'k')
+    call('ZREM', packs, string.format('%.0f', at))
+  end
+  for _, field in ipairs(call('HKEYS', K(tag, 'l:' .. m))) do
+    if byte(field, 1) == 103 then
+      local log = sub(field, 2)
+      local index = K(tag, 'x:' .. m .. ':' .. hex(log))
+      for _, entry in ipairs(call('ZRANGE', index, 0, -1)) do
+        local a, b, c, d = byte(entry, 25, 28)
+        if d and ((a * 256 + b) * 256 + c) * 256 + d > cut then
+          local at = call('ZSCORE', index, entry)
+          call('ZREM', index, entry)
+          call('HDEL', K(tag, 'd:' .. m), log .. string.format('%.0f', tonumber(at)))
+        end
+      end
+    end
+  end
+  free_keys(tag, m, cut)
+  -- Last: a server that is full lets a script go on that began by removing something.
+  call('HSET', rows, 'h', head)
+end
 
 -- name: append full
 -- KEYS: the rows of a line. As APPEND, with everything that a row may bring along.
@@ -107,6 +259,7 @@ if A.retry and h then
   if byte(h, 1) == 97 and call('HEXISTS', rows, A.seq) == 0 and seq_of(h) >= A.seq then return {'?'} end
 end
 if gone then return gone end
+if is_over(rows) then return {false} end
 if A.guard and call('HEXISTS', K(A.tag, 'k:' .. A.guard), A.key) == 1 then return {'key'} end
 if A.source then
   local gone = is_pruned(A.tag, A.source[1], A.source[2])
@@ -132,21 +285,22 @@ if known then
   return {(A.retry or same) and 'known' or 'taken', known, l[1]}
 end
 if A.source then
-  if call('HEXISTS', K(A.tag, 'l:' .. A.source), 'm') == 0
-    or call('HEXISTS', K(A.tag, 'l:' .. A.source), 'd') == 1 then return {'source'} end
+  if not is_alive(A.tag, A.source) then return {'source'} end
   local gone = is_pruned(A.tag, A.parent, A.parent_seq)
   if gone == nil then return {'source'} end
   if gone then return {'version'} end
 end
+local stale
 if not A.waits then
   local ref = call('HGET', K(A.name_tag, 'f'), 'n' .. A.digest)
   if ref then
     local tag, m = string.match(ref, '^(%x+):(%d+)$')
     if tag ~= A.tag and not A.single then
       if ref ~= A.stale then return {'taken', ref} end
-    elseif call('HEXISTS', K(tag, 'l:' .. m), 'm') == 1 and call('HEXISTS', K(tag, 'l:' .. m), 'd') == 0 then
+    elseif is_alive(tag, m) then
       return {'taken', ref}
     end
+    stale = (tag == A.tag or A.single) and {tag, m}
   end
   if A.token and call('EXISTS', K(A.name_tag, 'void:' .. A.token)) == 1 then return {'void'} end
 end
@@ -158,8 +312,7 @@ local l = K(A.tag, 'l:' .. m)
 call('HSET', l, 'm', A.value, 'r', A.root or m, 'N', A.name_tag .. ':' .. A.digest)
 if A.parent then
   call('HSET', l, 'p', A.parent, 's', A.parent_seq)
-  call('SADD', K(A.tag, 'c:' .. A.parent), m)
-  live(K(A.tag, 'r:' .. A.parent), nil)
+  part(K(A.tag, 'r:' .. A.parent), m)
 end
 call('HSET', K(A.tag, 'r:' .. m), 'h', A.head)
 if A.single then call('HSET', K(A.tag, 'r:' .. m), 'U', K(A.space, 'U')) end
@@ -170,11 +323,12 @@ if A.seq then
   add_sealed(A.sealed)
 end
 each(A.tags, 1000, function(...) call('HSET', K(A.tag, 't:' .. m), ...) end)
-if A.ttl then live(K(A.tag, 'r:' .. m), A.ttl) end
+if A.ttl or A.parent then live(K(A.tag, 'r:' .. m), A.ttl, true) end
 if A.waits then
   call('HSET', l, 'w', call('TIME')[1])
 else
   call('HSET', K(A.name_tag, 'f'), 'n' .. A.digest, A.tag .. ':' .. m)
+  if stale then shed(stale[1], stale[2]) end
 end
 if A.single then
   call('ZADD', K('root', 'S'), 0, A.space_name)
@@ -206,6 +360,8 @@ call('HSET', l, 'd', 'given up')
 call('HDEL', l, 'w')
 local rows = K(A.tag, 'r:' .. A.m)
 call('HSET', rows, 'h', 'd' .. sub(call('HGET', rows, 'h'), 2))
+keep_until(rows, (call('TIME')[1] + 3600) * 1000)
+reckon(parent_of(rows))
 return 1
 
 -- name: free
@@ -246,7 +402,10 @@ for _, k in ipairs(A.keys) do
   call('HSET', keyed, k[1], was and was .. ',' .. mine or mine)
   names[#names + 1] = k[1]
 end
-if #names > 0 then call('APPEND', K(A.tag, 'K:' .. A.m), table.concat(names)) end
+if #names > 0 then
+  call('APPEND', K(A.tag, 'K:' .. A.m), table.concat(names))
+  expire(keyed, moment(K(A.tag, 'r:' .. A.root)))
+end
 local old = set_tags(A.tag, A.m, A.last, A.tags)
 renew(rows)
 return {1, old}
@@ -270,11 +429,13 @@ local l, rows = K(tag, 'l:' .. m), KEYS[1]
 local d = call('HMGET', l, 'd', 'm', 'N')
 if not d[2] then return {0} end
 if d[1] then return {A.retry and d[1] == A.token and 1 or 0, d[3]} end
+if is_over(rows) then return {0} end
 local h = call('HGET', rows, 'h')
 if A.newest and sub(h, 3, 2 + byte(h, 2)) ~= A.newest then return {0} end
-local over = call('PEXPIRETIME', rows)
 call('HSET', l, 'd', A.token)
 call('HSET', rows, 'h', 'd' .. sub(h, 2))
+call('HDEL', rows, 'e')
+call('UNLINK', K(tag, 'e:' .. m))
 local untagged = A.single and call('HGET', rows, 'U')
 if untagged then call('SREM', untagged, rows) end
 local name_tag, digest = sub(d[3], 1, 8), sub(d[3], 10)
@@ -289,23 +450,16 @@ local function needed(m)
   if call('HEXISTS', K(tag, 'l:' .. m), 'd') == 0 then return true end
   for _, c in ipairs(call('SMEMBERS', K(tag, 'c:' .. m))) do
     local s = call('HMGET', K(tag, 'l:' .. c), 'd', 'x', 's')
-    if not s[1] then return true end
-    if not s[2] and seq_of(call('HGET', K(tag, 'r:' .. c), 'h')) > tonumber(s[3]) then return true end
+    if s[3] and not s[1] then return true end
+    if s[3] and not s[2] and seq_of(call('HGET', K(tag, 'r:' .. c), 'h')) > tonumber(s[3]) then return true end
   end
   return false
 end
 local at = m
 while at and not needed(at) do
   local line, store = K(tag, 'l:' .. at), K(tag, 'r:' .. at)
-  local head, fields = call('HGET', store, 'h'), call('HKEYS', line)
-  local root, blob = call('HGET', line, 'r'), call('GET', K(tag, 'K:' .. at))
-  for i = 1, blob and #blob or 0, 16 do
-    local keyed, key, kept = K(tag, 'k:' .. root), sub(blob, i, i + 15), {}
-    for entry in string.gmatch(call('HGET', keyed, key) or '', '[^,]+') do
-      if string.match(entry, '^%d+') ~= tostring(at) then kept[#kept + 1] = entry end
-    end
-    if #kept > 0 then call('HSET', keyed, key, table.concat(kept, ',')) else call('HDEL', keyed, key) end
-  end
+  local head, fields, over = call('HGET', store, 'h'), call('HKEYS', line), moment(store)
+  free_keys(tag, at, 0)
   for _, field in ipairs(fields) do
     if byte(field, 1) == 103 then
       call('UNLINK', K(tag, 'x:' .. at .. ':' .. hex(sub(field, 2))))
@@ -315,10 +469,11 @@ while at and not needed(at) do
   call('UNLINK', store, K(tag, 'z:' .. at), K(tag, 'd:' .. at), K(tag, 't:' .. at), K(tag, 'K:' .. at))
   call('HSET', store, 'h', head)
   call('HSET', line, 'x', '1')
+  -- A seal that nobody needs any more than the line goes when the line would have gone.
+  keep_until(store, over)
   at = call('HGET', line, 'p')
 end
--- A seal that nobody needs any more than the line goes when the line would have gone.
-if over > 0 then lifetime(rows, string.format('%.0f', over)) end
+reckon(at and K(tag, 'r:' .. at))
 call(A.publish, rows, '')
 return {1, d[3]}
 
@@ -342,7 +497,7 @@ for _, s in ipairs(A.seen) do
     at = first_of(v) - 1
   end
   for _, c in ipairs(call('SMEMBERS', K(tag, 'c:' .. s[1]))) do
-    if not known[c] then return 0 end
+    if not known[c] and call('EXISTS', K(tag, 'l:' .. c)) == 1 then return 0 end
   end
 end
 for _, o in ipairs(A.old) do
@@ -395,19 +550,24 @@ end
 renew(rows)
 return 1
 
+-- name: shed
+-- KEYS: the rows of a line.
+shed(A.tag, A.m)
+return 1
+
 -- name: forget
 -- KEYS: the family of a name. On a single server: a name that leads to a line which the server has removed is
 -- free, and off the lists.
 local ref = call('HGET', KEYS[1], 'n' .. A.digest)
 if ref then
   local tag, m = string.match(ref, '^(%x+):(%d+)$')
-  local l = K(tag, 'l:' .. m)
-  if call('HEXISTS', l, 'm') == 1 and call('HEXISTS', l, 'd') == 0 then return 0 end
+  if is_alive(tag, m) then return 0 end
+  shed(tag, m)
   call('HDEL', KEYS[1], 'n' .. A.digest)
   call('SREM', K(A.space, 'U'), K(tag, 'r:' .. m))
-  local all = call('EXISTS', l) == 0 and call('HGETALL', K(tag, 'f')) or {}
+  local all = call('EXISTS', K(tag, 'l:' .. m)) == 0 and call('HGETALL', K(tag, 'f')) or {}
   for i = 1, #all, 2 do
-    if byte(all[i], 1) == 117 and all[i + 1] == m then
+    if byte(all[i], 1) == 117 and call('EXISTS', K(tag, 'l:' .. all[i + 1])) == 0 then
       local uid = sub(all[i], 2)
       call('HDEL', K(tag, 'f'), all[i])
       call('HDEL', K('u' .. string.format('%x', math.floor(byte(uid, 1) / 16)), 'u'), uid)
