@@ -95,10 +95,11 @@ def test_a_reset_while_tools_are_under_way_keeps_those_that_are_done(bench: Benc
 
             async def done() -> list[int]:
                 history = await handle.fetch_history()
-                return workflow_tasks(history) if _completed(history, "use_tool") == 2 else []
+                two = _completed(history, "use_tool")
+                return [task for task in workflow_tasks(history) if task > two[1]] if len(two) == 2 else []
 
             await until(lambda: _found(done()), "two tools")
-            # The last task has seen both, and nothing else: the third is handed out anew.
+            # A task after both has seen them, and nothing else: the third is handed out anew.
             again = await reset(bench.client, handle, (await done())[-1])
             await again.result()
             held.free.set()
@@ -116,17 +117,19 @@ async def _found(answer: Awaitable[Any]) -> bool:
     return bool(await answer)
 
 
-def _completed(history: WorkflowHistory, name: str) -> int:
+def _completed(history: WorkflowHistory, name: str) -> list[int]:
+    """The events at which activities of a name were completed."""
     scheduled = {
         event.event_id: event.activity_task_scheduled_event_attributes.activity_type.name
         for event in history.events
         if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED
     }
-    return sum(
-        scheduled[event.activity_task_completed_event_attributes.scheduled_event_id] == name
+    return [
+        event.event_id
         for event in history.events
         if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED
-    )
+        and scheduled[event.activity_task_completed_event_attributes.scheduled_event_id] == name
+    ]
 
 
 @pytest.mark.parametrize("point", ["before-model", "after-model", "before-tool-1", "after-tool-1"])

@@ -173,6 +173,7 @@ EVENTS: dict[str, Call] = {
     "projection": lambda s, n, k, f: s.events(n).projection(NAME, lambda a, e: [*(a or []), e.data]).state,
     "trim": lambda s, n, k, f: s.events(n).trim(keep=0),
     "retain": lambda s, n, k, f: s.events(n).retain(keep=1),
+    "retention": lambda s, n, k, f: str(s.events(n).retention),
     "delete": lambda s, n, k, f: s.events(n).delete(),
 }
 EVENTS_APART = {"append", "extend", "group", "name"}

@@ -88,6 +88,10 @@ class OwnLease:
                 self.fence = self._swap(found.revision if found else 0, self.holder)
             except StaleCell:
                 continue
+            except BaseException:
+                # Whether it was taken isn't known here. If it was, nobody of this process holds it.
+                self.abandon()
+                raise
             return found
 
     def _require_free(self, found: Lease) -> None:
