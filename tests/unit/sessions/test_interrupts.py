@@ -136,3 +136,24 @@ def test_beginning_and_ending(store: Store, seed: int) -> None:
             session.messages.append({})
     assert line > 400
     assert len(store.thread("s").messages) == (line - 1) // 401
+
+
+def test_a_lease_that_was_just_taken_is_nobodys_after_ctrl_c(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cell has landed, and its owner doesn't know."""
+    backend = store.core.backend
+    swap = backend.swap
+
+    def cut(*args: Any) -> Any:
+        swap(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(backend, "swap", cut)
+    # Somebody keeps the traceback, and with it all that was under way.
+    with pytest.raises(KeyboardInterrupt) as kept:
+        store.session("s")
+    monkeypatch.undo()
+    with store.session("s") as session:
+        session.messages.append({})
+    assert kept.value is not None
