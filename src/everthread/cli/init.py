@@ -9,21 +9,26 @@ import click
 from everthread.cli.context import Invocation, missing
 from everthread.cli.options import example, pass_invocation, shared_options
 from everthread.cli.output import clean, note
+from everthread.cli.writing import THREAD_FILE, default_thread
 
 
 @click.command(epilog=example("init", "init ~/work/bot", "init --store sqlite:///agent.db"))
 @click.argument("folder", required=False, type=click.Path(file_okay=False))
+@click.option("--thread", metavar="NAME", help="The project's default thread.  [default: the folder's name]")
 @shared_options
 @pass_invocation
-def init(call: Invocation, folder: str | None) -> None:
-    """Make a place for a store in FOLDER (here): a private .everthread, which programs started in or below it
-    find by themselves. The store itself is made by the first commit.
+def init(call: Invocation, folder: str | None, thread: str | None) -> None:
+    """Create a private .everthread in FOLDER (default: here), which programs started in or below it find by
+    themselves, and name the project's default thread after the folder, or as --thread says. The store itself
+    is created by the first commit.
 
-    With --store an empty store is made there instead. Doing it again changes nothing.
+    With --store an empty store is created there instead. Repeating it changes nothing.
     """
     if call.url is not None:
         if folder is not None:
             raise click.UsageError("either a FOLDER or a --store, not both")
+        if thread is not None:
+            raise click.UsageError("--thread belongs to a FOLDER; with --store, set $EVERTHREAD_THREAD")
         local = call.url.startswith(("sqlite:", "file:"))
         made = missing(call.url) is not None if local else None
         with call.made(call.url) as store:
@@ -33,8 +38,10 @@ def init(call: Invocation, folder: str | None) -> None:
         return
     above = _place_above(folder or ".")
     place, made = _make_place(folder or ".")
+    name = _name_thread(place, thread)
     words = f"{place} is the place for your agents' state" if made else f"{place} is there already"
-    call.output.answer("init", {"place": place, "made": made}, lambda: click.echo(clean(words)))
+    data = {"place": place, "made": made, "thread": name}
+    call.output.answer("init", data, lambda: click.echo(clean(f"{words}; default thread: {name}")))
     if made and above is not None:
         note(f"programs started here find this one now, no longer {above}")
 
@@ -54,6 +61,25 @@ def _make_place(folder: str) -> tuple[str, bool]:
     except OSError as error:
         raise StoreUnavailableError(f"can't make {place}: {error.strerror}") from error
     return place, made
+
+
+def _name_thread(place: str, given: str | None) -> str:
+    """Record the project's default thread and return its name. One that is recorded changes only if asked."""
+    from everthread.arguments import check_name
+    from everthread.errors import StoreUnavailableError
+
+    path = os.path.join(place, THREAD_FILE)
+    if given is None:
+        known = default_thread(os.path.dirname(place))
+        if known is not None:
+            return known
+    name = check_name(given or os.path.basename(os.path.dirname(place)) or "main", "thread")
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(f"{name}\n")
+    except OSError as error:
+        raise StoreUnavailableError(f"can't write {path}: {error.strerror}") from error
+    return name
 
 
 def _place_above(folder: str) -> str | None:
