@@ -1,0 +1,1 @@
+"""The rules of branches, entries, streams, registers and erasures, once, over the store contract."""
