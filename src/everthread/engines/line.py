@@ -55,6 +55,12 @@ class Place:
             made |= {NUMBER: self.where.number, MADE_BY: self.claim}
         return made
 
+    def made(self, version: Version) -> bool:
+        """Return True if this very step of this claim recorded the version."""
+        if (version.step, version.slot) != (self.key, self.slot) or version.kind == "fence":
+            return False
+        return version.metadata.get(MADE_BY, _run_of(version)) == self.claim
+
     def fits(self, version: Version) -> bool:
         """Whether a version after the pointer may stay. What no engine's step has made always may."""
         run = _run_of(version)
