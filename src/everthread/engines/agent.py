@@ -35,6 +35,7 @@ from everthread.engines.exchange import (
     Turn,
     WaitForInput,
 )
+from everthread.engines.failures import own_failure
 from everthread.engines.inbox import Inbox, Source, checked_id
 from everthread.engines.pointers import ThreadRef, latest
 from everthread.engines.state import AgentState
@@ -185,11 +186,14 @@ class _Run:
         except (Exception, asyncio.CancelledError) as error:
             # Whatever else is raised is no end of the run: the engine takes it out of memory, or goes on
             # with it in another one, or the process ends.
-            failure = None if _is_cancellation(error) else error
+            failure = error if isinstance(error, Exception) and not _is_cancellation(error) else None
             await _to_the_end(self._end("cancelled" if failure is None else "failed", failure))
+            raised = error if failure is None else own_failure(failure)
             for warning in self._warnings:
-                error.add_note(warning)
-            raise
+                raised.add_note(warning)
+            if raised is error:
+                raise
+            raise raised from error
         _, cancelled = await _to_the_end(self._end(reason))
         if cancelled is not None:
             raise cancelled

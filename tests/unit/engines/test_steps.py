@@ -176,6 +176,41 @@ def test_a_later_attempt_fences_off_an_earlier_one(run: Callable[[Scenario], Non
     run(scenario)
 
 
+def test_what_follows_a_tool_that_failed_takes_its_place(run: Callable[[Scenario], None]) -> None:
+    """A tool was tried twice, another one in its place three times; then its result is told in its name."""
+
+    async def scenario(store: Any) -> None:
+        ref = await open_thread(store, A, name="t")
+
+        def attempt(task: str, number: int, started: float) -> Execution:
+            return dataclasses.replace(A, task=task, attempt=number, started=started)
+
+        async def fail(where: Execution) -> None:
+            with pytest.raises(ZeroDivisionError):
+                async with enter_step(store, ref, ("tools", 1), where, slot=1):
+                    raise ZeroDivisionError
+
+        async def tell(where: Execution) -> ThreadRef:
+            told = {"id": "m", "content": "it failed"}
+            return await append(store, ref, told, where, key=("tools", 1), slot=1)
+
+        async def others() -> None:
+            await fail(attempt("4", 2, 1001.0))
+            for number in (1, 2, 3):
+                await fail(attempt("5", number, 1001.0 + number))
+            # Of what was handed out before, and enters now, nothing counts any more.
+            with pytest.raises(FencedError):
+                await tool(store, ref, 1, attempt("4", 2, 1001.0), "late")
+            await tell(attempt("6", 1, 1006.0))
+
+        with pytest.raises(FencedError, match="must stop"):
+            await overtaken(store, ref, attempt("4", 1, 1000.0), others)
+        assert (await tell(attempt("6", 2, 1007.0))).version == (await store.thread("t")).head.id
+        assert await contents(store) == ["it failed"]
+
+    run(scenario)
+
+
 def test_parallel_tools_stand_in_the_order_of_their_calls(run: Callable[[Scenario], None]) -> None:
     async def scenario(store: Any) -> None:
         ref = await open_thread(store, A, name="t")

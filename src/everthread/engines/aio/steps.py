@@ -109,13 +109,14 @@ async def _entered(
         place = place_of(ref, key, slot, where)
         thread = await store.thread(ref.thread)
         run, before, is_taken_back = await _stand(thread, place, ends)
+        attempt = before + where.attempt
         step = AsyncEngineStep(
             thread,
             place,
-            before + where.attempt,
+            attempt,
             run,
             redo=is_taken_back,
-            metadata={**(metadata or {}), **place.metadata},
+            metadata={**(metadata or {}), **place.metadata(attempt)},
             base=None if ends else ref.version,
             run=_token(where),
             **options,
@@ -480,7 +481,7 @@ async def end(
     ended = await _ended(store, ref, where)
     if ended is None:
         async with _entered(store, ref, ("end",), where, ends=True, label="end") as step:
-            # Before the version of the end is written: whatever of the run meets that version finds it closed.
+            # Before the version of the end is written: whatever meets that version finds the run closed.
             await step.close_run()
             if not step.done:
                 step.result = reason

@@ -110,13 +110,14 @@ def _entered(
         place = place_of(ref, key, slot, where)
         thread = store.thread(ref.thread)
         run, before, is_taken_back = _stand(thread, place, ends)
+        attempt = before + where.attempt
         step = EngineStep(
             thread,
             place,
-            before + where.attempt,
+            attempt,
             run,
             redo=is_taken_back,
-            metadata={**(metadata or {}), **place.metadata},
+            metadata={**(metadata or {}), **place.metadata(attempt)},
             base=None if ends else ref.version,
             run=_token(where),
             **options,
@@ -479,7 +480,7 @@ def end(
     ended = _ended(store, ref, where)
     if ended is None:
         with _entered(store, ref, ("end",), where, ends=True, label="end") as step:
-            # Before the version of the end is written: whatever of the run meets that version finds it closed.
+            # Before the version of the end is written: whatever meets that version finds the run closed.
             step.close_run()
             if not step.done:
                 step.result = reason

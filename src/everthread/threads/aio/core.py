@@ -40,7 +40,6 @@ from everthread.values import Erased, Personal, Tagged
 if TYPE_CHECKING:
     from everthread.history.merge import Conflict
     from everthread.threads.aio.merge import Choice
-    from everthread.threads.aio.thread import AsyncThread
     from everthread.threads.aio.update import UpdateQueue
     from everthread.threads.aio.workspace import Workspaces
     from everthread.threads.reports import Recovered
