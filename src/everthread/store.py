@@ -100,10 +100,10 @@ class Store(MaintainedStore):
         return EventStream(self.core, name, upcast)
 
     @staticmethod
-    def _join_run(thread: Thread, run: str | RunToken) -> JoinedRun:
+    def _join_run(thread: Thread, run: str | RunToken, *, ends: bool = False) -> JoinedRun:
         from everthread.sessions.sync.joined_run import join_run
 
-        return join_run(thread, run)
+        return join_run(thread, run, ends=ends)
 
     @staticmethod
     def _compare_ledgers(core: Core, uid: str, other: str) -> LedgerMerge | None:

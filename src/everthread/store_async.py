@@ -374,10 +374,10 @@ class AsyncStore(AsyncThreadStore):
         return AsyncEventStream(self.core, name, upcast)
 
     @staticmethod
-    async def _join_run(thread: AsyncThread, run: str | RunToken) -> AsyncJoinedRun:
+    async def _join_run(thread: AsyncThread, run: str | RunToken, *, ends: bool = False) -> AsyncJoinedRun:
         from everthread.sessions.aio.joined_run import join_run
 
-        return await join_run(thread, run)
+        return await join_run(thread, run, ends=ends)
 
     @staticmethod
     async def _compare_ledgers(core: Core, uid: str, other: str) -> LedgerMerge | None:

@@ -91,6 +91,35 @@ async def failing_agent() -> None:
 
 
 @DBOS.step()
+async def ask_once(turn: Turn, tool: str) -> Answer:
+    """The model wants this tool in its first turn, and none in the next."""
+    async with step(turn.ref, *turn.key) as made:
+        if not made.done:
+            made.messages.append({"id": turn.message_id, "role": "assistant", "content": "hm"})
+    return Answer(made.ref, "hm", [ToolRequest("c0", tool)] if turn.number == 1 else [])
+
+
+@DBOS.step(retries_allowed=True, max_attempts=3, interval_seconds=0.01)
+async def broken(call: ToolCall) -> ThreadRef:
+    async with step(call.ref, *call.key, slot=call.slot):
+        raise RuntimeError("broken pipe")
+
+
+async def plain(call: ToolCall) -> str:
+    raise LookupError("this tool is broken")
+
+
+@DBOS.workflow()
+async def clumsy_agent(tool: str, recovers: bool) -> AgentResult:
+    return await run_agent(
+        open_thread(),
+        model=lambda turn: ask_once(turn, tool),
+        tools={"broken": broken, "plain": plain},
+        recover=(lambda call, error: "recovered") if recovers else None,
+    )
+
+
+@DBOS.step()
 async def forget(ref: ThreadRef) -> None:
     """Somebody else writes, and gc() takes all but the newest version."""
     opened = await store()

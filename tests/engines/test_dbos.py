@@ -21,7 +21,7 @@ from everthread.engines.dbos import execution
 from tests.engines import dbos_agent
 from tests.engines.dbos_agent import PROMPT, agent, blocking_agent, second_thoughts, world
 from tests.engines.dbos_bench import WAIT_S, Bench, ended, stop, texts, wake
-from tests.engines.dbos_loop import failing_agent, loop_agent, sleeper
+from tests.engines.dbos_loop import clumsy_agent, failing_agent, loop_agent, sleeper
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -348,6 +348,31 @@ def test_a_run_that_failed_names_what_the_step_raised(sqlite: Bench, run: Any) -
             assert [each.text for each in await records.errors()] == ["workflow: ValueError: no such city"]
 
     run(sqlite, scenario)
+
+
+def test_a_plain_exception_of_a_tool_fails_the_run_and_the_workflow(sqlite: Bench, run: Any) -> None:
+    async def scenario() -> None:
+        handle = await DBOS.start_workflow_async(clumsy_agent, "plain", False)
+        with pytest.raises(LookupError, match="this tool is broken"):
+            await handle.get_result()
+        name = handle.get_workflow_id()
+        assert (await DBOS.get_workflow_status_async(name)).status == "ERROR"
+        with everthread.open(sqlite.url) as opened:
+            assert opened.session_records(name).last_run.text == "run 1 failed: LookupError"
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("tool", ["broken", "plain"])
+def test_a_tool_that_dbos_has_retried_can_be_recovered(sqlite: Bench, run: Any, tool: str) -> None:
+    async def scenario() -> None:
+        handle = await DBOS.start_workflow_async(clumsy_agent, tool, True)
+        assert (await handle.get_result()).reason == "completed"
+        with everthread.open(sqlite.url) as opened:
+            said = [each["content"] for each in opened.thread(handle.get_workflow_id()).messages]
+            assert said == ["hm", "recovered", "hm"]
+
+    run(scenario)
 
 
 def test_a_pointer_whose_version_was_pruned_fails_the_workflow_once(sqlite: Bench, run: Any) -> None:

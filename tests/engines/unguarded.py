@@ -10,8 +10,8 @@ from everthread.engines.aio import steps
 
 
 class UnguardedStep(steps.AsyncEngineStep):
-    def __init__(self, thread: Any, place: Any, attempt: int, **options: Any) -> None:
-        super().__init__(thread, place, 1, **{**options, "run": None, "base": None})
+    def __init__(self, thread: Any, place: Any, attempt: int, joined: Any, **options: Any) -> None:
+        super().__init__(thread, place, 1, None, **{**options, "run": None, "base": None})
 
     async def __aenter__(self) -> Any:
         entered = await super().__aenter__()
@@ -23,7 +23,7 @@ class NoRun:
     id, vouched = "", b""
 
 
-async def join_nothing(thread: Any, where: Execution) -> Any:
+async def join_nothing(thread: Any, where: Execution, ends: bool = False) -> Any:
     await thread.refresh()
     return NoRun()
 

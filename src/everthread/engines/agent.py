@@ -35,6 +35,7 @@ from everthread.engines.exchange import (
     Turn,
     WaitForInput,
 )
+from everthread.engines.failures import own_failure
 from everthread.engines.inbox import Inbox, Source, checked_id
 from everthread.engines.pointers import ThreadRef, latest
 from everthread.engines.state import AgentState
@@ -162,6 +163,8 @@ class _Run:
         #: The id of the answer that is asked for: the next turn's too, if this one is taken back.
         self._message_id = carried.message_id
         self._closed = False
+        #: What the inbox gave, and isn't in the thread yet.
+        self._unread: list[Mapping[str, Any] | None] = []
         self._waits = False
         self._owns_sandbox = False
         self._snapshot: Any = None
@@ -183,11 +186,14 @@ class _Run:
         except (Exception, asyncio.CancelledError) as error:
             # Whatever else is raised is no end of the run: the engine takes it out of memory, or goes on
             # with it in another one, or the process ends.
-            failure = None if _is_cancellation(error) else error
+            failure = error if isinstance(error, Exception) and not _is_cancellation(error) else None
             await _to_the_end(self._end("cancelled" if failure is None else "failed", failure))
+            raised = error if failure is None else own_failure(failure)
             for warning in self._warnings:
-                error.add_note(warning)
-            raise
+                raised.add_note(warning)
+            if raised is error:
+                raise
+            raise raised from error
         _, cancelled = await _to_the_end(self._end(reason))
         if cancelled is not None:
             raise cancelled
@@ -326,9 +332,12 @@ class _Run:
         if found is None:
             self._closed = True
             return False
-        for message in found:
+        self._unread.extend(found)
+        while self._unread:
+            message = self._unread[0]
             if message is None or await self._take(message):
                 self._set_status(RUNNING)
+            del self._unread[:1]
         return bool(found)
 
     async def _take(self, message: Mapping[str, Any]) -> bool:
@@ -337,9 +346,12 @@ class _Run:
         if name in self._taken:
             return False
         before = self._ref
-        after = await self._engine.append(before, message)
+        # Its sender was told that it is kept: a run that is cancelled meanwhile keeps it.
+        after, cancelled = await _to_the_end(self._engine.append(before, message))
         self._taken[name] = None
         self._move(after)
+        if cancelled is not None:
+            raise cancelled
         return after.version != before.version
 
     def _set_status(self, status: str) -> None:
@@ -368,7 +380,11 @@ class _Run:
         if not await self._run_tools(turn, answer, before):
             # Tasks and fields as they were: what tools changed in them belongs to the turn.
             state._fields = custom_part(fields)
-            self._move(await self._engine.rewind(answer.ref, before))
+            # To its end, so that a run that is cancelled meanwhile knows where it stands.
+            rewound, cancelled = await _to_the_end(self._engine.rewind(answer.ref, before))
+            self._move(rewound)
+            if cancelled is not None:
+                raise cancelled
             return False
         self._text, self._message_id = answer.text, None
         await self._save()
@@ -457,7 +473,8 @@ class _Run:
                 raise failure
         outcomes = [each for each in found if not isinstance(each, BaseException)]
         if failures and not any(isinstance(outcome, Rewind) for outcome in outcomes):
-            raise next((each for each in failures if isinstance(each, Exception)), failures[0])
+            # Not that of a tool which was cancelled because another one failed: engines wrap it.
+            raise next((each for each in failures if not _is_cancellation(each)), failures[0])
         return outcomes
 
     async def _in_turn(self, call: ToolCall) -> None:
@@ -549,9 +566,10 @@ class _Run:
         """From here on whoever tells something is refused; what was told already stands in the thread."""
         if isinstance(self._inbox, Inbox):
             self._inbox.close()
-            for message in await self._inbox(0) or []:
-                if message is not None:
-                    await self._take(message)
+            self._unread.extend(await self._inbox(0) or [])
+        for message in self._unread:
+            if message is not None:
+                await self._take(message)
 
     async def _record_end(self, reason: Reason, error: BaseException | None) -> None:
         told = () if error is None else (error,)

@@ -7,7 +7,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from everthread.arguments import check_mapping
-from everthread.errors import InvalidValueError, UsageError
+from everthread.codec.values import encode, lower
+from everthread.engines.failures import MessageRefusedError, own_failure
+from everthread.errors import InvalidValueError
 
 
 class Inbox:
@@ -24,18 +26,38 @@ class Inbox:
         self._closed = False
         self._event = asyncio.Event()
 
-    def put(self, message: Mapping[str, Any]) -> bool:
-        """Hand a message over; False if one of its id was handed over before. Raises
-        :class:`InvalidValueError` if it has no id: call this in the validator of an update as well."""
-        name = checked_id(message)
+    def check(self, message: Mapping[str, Any]) -> None:
+        """Raise :class:`InvalidValueError` if :meth:`put` would not take the message: it has no id, can't be
+        stored, or the inbox is closed. Change nothing: for the validator of an update. In the code of a
+        Temporal workflow it is raised as an ``ApplicationError``, here and in :meth:`put`."""
+        self._check(message)
         if self._closed:
-            raise UsageError("the inbox is closed; nothing more is taken")
-        if name in self._ids:
+            raise own_failure(
+                MessageRefusedError("the inbox is closed: its run has ended; tell another run", path="inbox")
+            )
+
+    def put(self, message: Mapping[str, Any]) -> bool:
+        """Hand a message over. Return False if one of its id was handed over before, or if the inbox is
+        closed, because the run has ended or is about to. Raises :class:`InvalidValueError` if the message has
+        no id or can't be stored."""
+        name = self._check(message)
+        if self._closed or name in self._ids:
             return False
         self._ids[name] = None
         self._waiting.append(dict(message))
         self._event.set()
         return True
+
+    @staticmethod
+    def _check(message: Any) -> str:
+        """Return the id of a message that a store takes."""
+        try:
+            name = checked_id(message)
+            encode(lower(dict(message), seal=lambda personal: None, root="message"), where="message")
+            return name
+        except InvalidValueError as error:
+            refused = MessageRefusedError(str(error), path=error.path)
+        raise own_failure(refused)
 
     def go_on(self) -> None:
         """Let a waiting run go on without a message."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,9 @@ RUN, SCHEDULER = "run", "scheduler"
 #: In those of a rewind: whose it is, and the version that it was made from, if the workflow itself asked for
 #: it.
 CLAIM, LEFT = "claim", "left"
-#: In those of a fence, and of what an attempt above the first has recorded.
-ATTEMPT = "attempt"
+#: In those of a fence, and of what an attempt above the first has recorded; with the activity that it was an
+#: attempt of, and when the engine handed that out, where the engine names activities.
+ATTEMPT, TASK, STARTED = "attempt", "task", "started"
 #: In those of a thread's first version: what may begin it anew.
 OWNER = "owner"
 #: In those of engines that number their steps: the number, and whose claim it was made under.
@@ -43,17 +44,24 @@ class Place:
         by then are done in the engine's history, and won't run again."""
         return self.slot is not None and (self.scheduler != self.where.run or self.where.orderly)
 
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """What the step's versions carry."""
+    def metadata(self, attempt: int) -> dict[str, Any]:
+        """Return what the versions carry that this attempt at the step makes."""
         made: dict[str, Any] = {RUN: self.where.run}
         if self.scheduler != self.where.run:
             made[SCHEDULER] = self.scheduler
-        if self.where.attempt > 1:
-            made[ATTEMPT] = self.where.attempt
+        if attempt > 1:
+            made[ATTEMPT] = attempt
+            if self.where.task:
+                made |= {TASK: self.where.task, STARTED: self.where.started}
         if self.where.number:
             made |= {NUMBER: self.where.number, MADE_BY: self.claim}
         return made
+
+    def made(self, version: Version) -> bool:
+        """Return True if this very step of this claim recorded the version."""
+        if (version.step, version.slot) != (self.key, self.slot) or version.kind == "fence":
+            return False
+        return version.metadata.get(MADE_BY, _run_of(version)) == self.claim
 
     def fits(self, version: Version) -> bool:
         """Whether a version after the pointer may stay. What no engine's step has made always may."""
@@ -89,17 +97,22 @@ class Place:
         return False
 
     def attempts_before(self, versions: Sequence[Version]) -> int:
-        """The highest attempt at this very step that another run has begun: this run's come after it."""
+        """Return the highest attempt at this very step that another run has begun, or an earlier activity of
+        this run, which has failed by now: those of this activity come after it."""
         return max(
             (
                 _attempt_of(version)
                 for version in versions
                 if version.kind == "fence"
                 and (version.step, version.slot) == (self.key, self.slot)
-                and _run_of(version) != self.where.run
+                and (_run_of(version) != self.where.run or self._is_earlier(version.metadata))
             ),
             default=0,
         )
+
+    def _is_earlier(self, made: Mapping[str, Any]) -> bool:
+        """Return True if an activity before this one made a version, by its metadata."""
+        return made.get(TASK, "") != self.where.task and made.get(STARTED, 0.0) < self.where.started
 
     def furthest(self, versions: Sequence[Version]) -> str | None:
         """Of the versions since the pointer, oldest first, those left behind included: the last one that

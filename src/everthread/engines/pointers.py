@@ -33,7 +33,8 @@ class Execution:
     engine handed the step out, by its own clock, in seconds: the later run counts. ``scheduler`` and
     ``origin`` are what a :class:`ThreadRef` has as ``run`` and ``origin``, where the engine knows better.
     ``owner`` is what runs of one workflow have in common: it may begin a thread anew that it has begun
-    before. Engines that go back by numbers of steps say which ``number`` this one has, from 1, and which were
+    before. ``task`` names the activity that the ``attempt`` is counted for. Engines that go back by numbers
+    of steps say which ``number`` this one has, from 1, and which were
     ``recorded`` in the history when this claim began: the others were taken back, or never ended. A run that
     an engine has ``forked_from`` another has threads of its own: their names end with ``~`` and its id.
     """
@@ -46,6 +47,7 @@ class Execution:
     scheduler: str = ""
     origin: str = ""
     owner: str = ""
+    task: str = ""
     number: int = 0
     recorded: frozenset[int] = frozenset()
     forked_from: str = ""

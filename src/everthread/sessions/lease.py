@@ -46,6 +46,9 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     order_us: int = 0
     #: The shared run that ended, where nobody holds it.
     ended: str = ""
+    #: That run, or the one that holds it, is being ended or has ended for good: nothing more of it is
+    #: written but its end.
+    closed: bool = False
     #: What a shared run tells services that can refuse an older one. For others it is the revision.
     fence: int = 0
     #: Shared runs that others have superseded, and their order; the newest last.

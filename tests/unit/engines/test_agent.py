@@ -451,8 +451,7 @@ async def test_a_chat_goes_on_until_nothing_more_comes(url: str) -> None:
         result = await running
         assert (result.reason, result.text) == ("completed", "two")
         assert await w.said() == ["a", "one", "b", "two"]
-        with pytest.raises(UsageError, match="closed"):
-            inbox.put(user("c", "m3"))
+        assert not inbox.put(user("c", "m3"))
 
 
 @to_its_end
@@ -506,8 +505,10 @@ async def test_what_is_told_during_the_last_turn_is_heard(url: str) -> None:
 
         result = await run_agent(ref, engine=w.engine, model=model, inbox=inbox)
         assert (result.turns, await w.said()) == (2, ["one", "wait", "two"])
-        with pytest.raises(UsageError, match="closed"):
-            inbox.put(user("too late", "m2"))
+        assert not inbox.put(user("too late", "m2"))
+        with pytest.raises(InvalidValueError, match="closed"):
+            inbox.check(user("too late", "m2"))
+        assert await w.said() == ["one", "wait", "two"]
 
 
 @to_its_end
@@ -542,12 +543,114 @@ async def test_what_was_told_before_a_failure_stands_in_the_thread(url: str) -> 
         assert await w.said() == ["hello"]
 
 
-@pytest.mark.parametrize("message", [{"role": "user"}, {"id": ""}, {"id": 7}, "text", None])
-def test_a_message_without_an_id_is_refused(message: Any) -> None:
+def _nested(depth: int) -> Any:
+    value: Any = "inside"
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        *({"role": "user"}, {"id": ""}, {"id": 7}, "text", None),
+        *({"id": "m", "content": object()}, {"id": "m", "content": "\ud800"}),
+        {"id": "m", "content": _nested(200)},
+    ],
+)
+def test_a_message_that_cannot_be_kept_is_refused(message: Any) -> None:
     inbox = Inbox()
-    with pytest.raises(InvalidValueError):
-        inbox.put(message)
+    for hand in (inbox.check, inbox.put):
+        with pytest.raises(InvalidValueError):
+            hand(message)
     assert len(inbox) == 0
+
+
+def test_checking_a_message_changes_nothing() -> None:
+    inbox, message = Inbox(), {"id": "m1", "content": Personal("ann", "hello")}
+    for _ in range(2):
+        inbox.check(message)
+    assert len(inbox) == 0
+    assert inbox.put(message)
+    # Told again it is fine, and counts once.
+    inbox.check(message)
+    assert not inbox.put(message)
+    assert len(inbox) == 1
+
+
+@to_its_end
+async def test_messages_that_were_told_stay_when_the_run_is_cancelled_meanwhile(url: str) -> None:
+    async with world(url, [("one", ()), ("two", ())]) as (w, ref):
+        inbox, plain_append = Inbox(), w.engine.append
+        waits, go = asyncio.Event(), asyncio.Event()
+
+        async def append(ref: ThreadRef, message: Any, **options: Any) -> ThreadRef:
+            waits.set()
+            await go.wait()
+            return await plain_append(ref, message, **options)
+
+        w.engine.append = append  # type: ignore[method-assign]
+        assert inbox.put(user("a", "m1"))
+        assert inbox.put(user("b", "m2"))
+        task = asyncio.create_task(w.run(ref, inbox=inbox))
+        await waits.wait()
+        task.cancel()
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await w.said() == ["a", "b"]
+
+
+@to_its_end
+async def test_a_run_that_is_cancelled_while_a_turn_is_taken_back_ends_where_it_is(url: str) -> None:
+    async with world(url, [("plan", ["judge"])]) as (w, ref):
+        plain_rewind = w.engine.rewind
+        waits, go = asyncio.Event(), asyncio.Event()
+
+        async def rewind(ref: ThreadRef, to: ThreadRef) -> ThreadRef:
+            waits.set()
+            await go.wait()
+            return await plain_rewind(ref, to)
+
+        w.engine.rewind = rewind  # type: ignore[method-assign]
+        task = asyncio.create_task(w.run(ref, tools={"judge": lambda call: Rewind("no")}))
+        await waits.wait()
+        task.cancel()
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await w.said() == []
+        thread = await w.engine.store.thread(ref.thread)
+        assert thread.head is not None
+        assert thread.head.label == "end"
+
+
+@to_its_end
+async def test_a_run_fails_with_what_its_tool_raised_not_with_the_cancelled_sibling(url: str) -> None:
+    class CancelledError(Exception):
+        """As an engine wraps the cancellation of a tool: its cause says so."""
+
+        cause = asyncio.CancelledError()
+
+    async with world(url, [("go", ["slow", "bad"])]) as (w, ref):
+        began = asyncio.Event()
+
+        async def slow(call: ToolCall) -> str:
+            try:
+                began.set()
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                raise CancelledError from None
+            return "never"
+
+        async def bad(call: ToolCall) -> str:
+            await began.wait()
+            raise LookupError("no such city")
+
+        with pytest.raises(LookupError, match="no such city"):
+            await w.run(ref, tools={"slow": slow, "bad": bad})
+        records = await w.engine.store.session_records(ref.thread)
+        assert records.last_run.text == "run 1 failed: LookupError"
 
 
 # ── another run goes on ──────────────────────────────────────────────────────────────────────────

@@ -176,6 +176,41 @@ def test_a_later_attempt_fences_off_an_earlier_one(run: Callable[[Scenario], Non
     run(scenario)
 
 
+def test_what_follows_a_tool_that_failed_takes_its_place(run: Callable[[Scenario], None]) -> None:
+    """A tool was tried twice, another one in its place three times; then its result is told in its name."""
+
+    async def scenario(store: Any) -> None:
+        ref = await open_thread(store, A, name="t")
+
+        def attempt(task: str, number: int, started: float) -> Execution:
+            return dataclasses.replace(A, task=task, attempt=number, started=started)
+
+        async def fail(where: Execution) -> None:
+            with pytest.raises(ZeroDivisionError):
+                async with enter_step(store, ref, ("tools", 1), where, slot=1):
+                    raise ZeroDivisionError
+
+        async def tell(where: Execution) -> ThreadRef:
+            told = {"id": "m", "content": "it failed"}
+            return await append(store, ref, told, where, key=("tools", 1), slot=1)
+
+        async def others() -> None:
+            await fail(attempt("4", 2, 1001.0))
+            for number in (1, 2, 3):
+                await fail(attempt("5", number, 1001.0 + number))
+            # Of what was handed out before, and enters now, nothing counts any more.
+            with pytest.raises(FencedError):
+                await tool(store, ref, 1, attempt("4", 2, 1001.0), "late")
+            await tell(attempt("6", 1, 1006.0))
+
+        with pytest.raises(FencedError, match="must stop"):
+            await overtaken(store, ref, attempt("4", 1, 1000.0), others)
+        assert (await tell(attempt("6", 2, 1007.0))).version == (await store.thread("t")).head.id
+        assert await contents(store) == ["it failed"]
+
+    run(scenario)
+
+
 def test_parallel_tools_stand_in_the_order_of_their_calls(run: Callable[[Scenario], None]) -> None:
     async def scenario(store: Any) -> None:
         ref = await open_thread(store, A, name="t")
@@ -448,12 +483,113 @@ def test_a_run_that_ended_for_no_known_reason_is_refused(run: Callable[[Scenario
     run(scenario)
 
 
-def test_a_run_that_ended_and_goes_on_is_running_until_its_next_end(run: Callable[[Scenario], None]) -> None:
+def test_nothing_of_an_ended_run_is_written_but_a_retry_of_its_end(run: Callable[[Scenario], None]) -> None:
     async def scenario(store: Any) -> None:
-        ref = await end(store, await open_thread(store, A, name="t"), A, "waiting_for_input")
-        ref = await say(store, ref, 1, A, "a1")
-        assert await last_run(store) == ("run-a", "running", None, False)
-        # Reset, to before that: the run before was superseded, its successor ends.
+        before = await open_thread(store, A, name="t")
+        ref = await say(store, before, 0, A, "a0")
+        ended = await end(store, ref, A, "cancelled")
+        verbs: list[Callable[[], Awaitable[Any]]] = [
+            lambda: say(store, ended, 1, A, "late"),
+            lambda: say(store, ref, 1, A, "late"),
+            lambda: tool(store, ref, 0, A, "late"),
+            lambda: append(store, ref, {"id": "m", "content": "late"}, A),
+            lambda: rewind(store, ref, before, A),
+        ]
+        for verb in verbs:
+            with pytest.raises(FencedError, match="has ended"):
+                await verb()
+        assert await end(store, ref, dataclasses.replace(A, attempt=2), "cancelled") == ended
+        assert (await store.thread("t")).head.id == ended.version
+        assert await contents(store) == ["a0"]
+        assert await last_run(store) == ("run-a", "cancelled", "cancelled", True)
+        # Others may have the thread; a retry of the end still finds it, and takes it from nobody.
+        async with store.session("t") as session:
+            session.thread.messages.append({"content": "session"})
+            await session.thread.commit()
+            assert await end(store, ref, dataclasses.replace(A, attempt=3), "cancelled") == ended
+        # A reset is another run.
+        await say(store, ref, 1, B, "b1")
+        assert await contents(store) == ["a0", "b1"]
+
+    run(scenario)
+
+
+def test_a_tool_in_progress_when_its_run_ends_records_nothing(run: Callable[[Scenario], None]) -> None:
+    async def scenario(store: Any) -> None:
+        ref = await say(store, await open_thread(store, A, name="t"), 0, A, "a0")
+        with pytest.raises(FencedError, match="has ended"):
+            await overtaken(store, ref, A, lambda: end(store, ref, A, "cancelled"))
+        assert await contents(store) == ["a0"]
+        assert await last_run(store) == ("run-a", "cancelled", "cancelled", True)
+        async with store.session("t"):
+            pass
+
+    run(scenario)
+
+
+def test_a_tool_in_progress_when_its_run_ends_begins_no_effect(run: Callable[[Scenario], None]) -> None:
+    async def scenario(store: Any) -> None:
+        made: list[str] = []
+        ref = await open_thread(store, A, name="t")
+        async with enter_step(store, ref, ("tools", 1), A, slot=1) as late:
+            assert await late.call("first", made.append, "first") is None
+            await end(store, ref, A, "cancelled")
+            with pytest.raises(FencedError, match="has ended"):
+                await late.call("second", made.append, "second")
+            late.leave()
+        assert made == ["first"]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("after", range(0, 40, 3))
+@pytest.mark.parametrize("verb", ["rewind", "tool"])
+def test_whatever_is_in_progress_when_a_run_ends_comes_before_the_end_or_not_at_all(
+    run: Callable[[Scenario], None], verb: str, after: int
+) -> None:
+    async def scenario(store: Any) -> None:
+        before = await say(store, await open_thread(store, A, name="t"), 0, A, "a0")
+        ref = await say(store, before, 1, A, "plan")
+        verbs = {"rewind": lambda: rewind(store, ref, before, A), "tool": lambda: tool(store, ref, 0, A, "x")}
+        task = asyncio.create_task(verbs[verb]())
+        for _ in range(after):
+            await asyncio.sleep(0)
+        ended = await end(store, ref, A, "cancelled")
+        with contextlib.suppress(FencedError):
+            await task
+        assert (await store.thread("t")).head.id == ended.version
+        assert await last_run(store) == ("run-a", "cancelled", "cancelled", True)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("after", range(0, 80, 4))
+def test_an_end_that_is_cancelled_anywhere_is_recorded_once_by_its_retry(
+    run: Callable[[Scenario], None], after: int
+) -> None:
+    async def scenario(store: Any) -> None:
+        ref = await say(store, await open_thread(store, A, name="t"), 0, A, "a0")
+        task = asyncio.create_task(end(store, ref, A))
+        for _ in range(after):
+            await asyncio.sleep(0)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        ended = await end(store, ref, dataclasses.replace(A, attempt=2))
+        thread = await store.thread("t")
+        assert [each.key[-1] async for each in thread.steps()].count("end") == 1
+        assert thread.head.id == ended.version
+        assert await last_run(store) == ("run-a", "completed", "completed", True)
+        with pytest.raises(FencedError, match="has ended"):
+            await say(store, ref, 1, A, "late")
+
+    run(scenario)
+
+
+def test_a_run_that_was_reset_has_an_end_of_its_own(run: Callable[[Scenario], None]) -> None:
+    async def scenario(store: Any) -> None:
+        ref = await say(store, await open_thread(store, A, name="t"), 1, A, "a1")
+        # Reset before its end: the run before was superseded, its successor ends.
         await end(store, await say(store, ref, 2, B, "b"), B)
         assert await last_run(store) == ("run-b", "completed", "completed", True)
         runs = await (await store.session_records("t")).runs()
@@ -479,8 +615,8 @@ def test_the_end_of_a_run_that_failed_names_the_error(run: Callable[[Scenario], 
         assert (records.last_run.reason, records.last_run.error) == ("failed", "ValueError")
         (error,) = await records.errors()
         assert (error.text, error.run) == ("workflow: ValueError: no such city", "run-a")
-        # One that goes on has not failed.
-        await say(store, ref, 0, A, "a")
+        # The run that is reset from it has not failed.
+        await say(store, ref, 0, B, "b")
         assert (await store.session_records("t")).last_run.error is None
 
     run(scenario)
@@ -702,3 +838,20 @@ def test_the_blocking_twin(tmp_path: Path) -> None:
         assert [message["content"] for message in store.thread("t").messages] == ["s", "b"]
         with pytest.raises(FencedError):
             blocking.append(store, ref, {"id": "n"}, A)
+
+
+def test_nothing_of_an_ended_run_is_written_in_blocking_code(tmp_path: Path) -> None:
+    with everthread.open(f"sqlite:///{tmp_path}/s.db") as store:
+        ref = blocking.open_thread(store, A, name="t")
+        late = blocking.enter_step(store, ref, ("tools", 1), A, slot=1)
+        step = late.__enter__()
+        step.messages.append({"content": "late"})
+        ended = blocking.end(store, ref, A, "cancelled")
+        with pytest.raises(FencedError, match="has ended"):
+            late.__exit__(None, None, None)
+        with pytest.raises(FencedError, match="has ended"):
+            blocking.append(store, ref, {"id": "m"}, A)
+        assert blocking.end(store, ref, A, "cancelled") == ended
+        assert store.session_records("t").status == "cancelled"
+        with store.session("t"):
+            assert list(store.thread("t").messages) == []

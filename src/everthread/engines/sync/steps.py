@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Literal
@@ -46,10 +46,20 @@ Mode = Literal["new", "continue", "fork"]
 class EngineStep(Step):
     """A step, as ``thread.step()`` gives one, with the pointer to what it made."""
 
-    def __init__(self, thread: Thread, place: Place, attempt: int, **options: Any) -> None:
+    def __init__(
+        self, thread: Thread, place: Place, attempt: int, joined: StepRun | None, **options: Any
+    ) -> None:
         super().__init__(thread, place.key, attempt, place.slot, **options)
+        self._run = joined
         self._is_fresh = True
         self._place_in_run = place
+
+    def close_run(self) -> None:
+        """Let nothing more of the run be written but this step, which ends it wherever the thread is by then:
+        what is in progress may land until this step does, also a rewind."""
+        if self._run is not None:
+            self._run.close()
+            self._stood = None
 
     @property
     def ref(self) -> ThreadRef:
@@ -59,7 +69,6 @@ class EngineStep(Step):
         return ThreadRef(self.thread.name, version, place.where.run, str(place.key[0]))
 
 
-@contextmanager
 def enter_step(
     store: ThreadStore,
     ref: ThreadRef,
@@ -70,30 +79,48 @@ def enter_step(
     resolve: Choice = None,
     label: str | None = None,
     metadata: Mapping[str, Any] | None = None,
-) -> Iterator[EngineStep]:
+) -> AbstractAsyncContextManager[EngineStep]:
     """A step of the workflow that stands at ``ref``, recorded once under ``key``, which is unique in its run.
 
     If the thread has gone on from ``ref`` by a run that counts no more, it is rewound to there. What runs in
     parallel from one pointer are slots of one key. Raises :class:`FencedError` if a newer run has come, if a
-    later attempt has, or if this run itself has gone back behind ``ref``, and :class:`VersionPrunedError` if
-    that version was pruned: then nothing is written.
+    later attempt has, if this run itself has gone back behind ``ref``, or if it has ended, and
+    :class:`VersionPrunedError` if that version was pruned: then nothing is written.
     """
+    options: dict[str, Any] = {"resolve": resolve, "label": label, "metadata": metadata}
+    return _entered(store, ref, key, where, slot=slot, **options)
+
+
+@contextmanager
+def _entered(
+    store: ThreadStore,
+    ref: ThreadRef,
+    key: Sequence[str | int],
+    where: Execution,
+    *,
+    slot: int | None = None,
+    ends: bool = False,
+    metadata: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Iterator[EngineStep]:
+    """:func:`enter_step`; ``ends`` for the step that ends the run."""
     is_entered = False
     try:
         ref = _own(store, ref, where, key, slot)
         place = place_of(ref, key, slot, where)
         thread = store.thread(ref.thread)
-        run, before, is_taken_back = _stand(thread, place)
+        run, before, is_taken_back = _stand(thread, place, ends)
+        attempt = before + where.attempt
         step = EngineStep(
             thread,
             place,
-            before + where.attempt,
+            attempt,
+            run,
             redo=is_taken_back,
-            resolve=resolve,
-            label=label,
-            metadata={**(metadata or {}), **place.metadata},
-            base=ref.version,
+            metadata={**(metadata or {}), **place.metadata(attempt)},
+            base=None if ends else ref.version,
             run=_token(where),
+            **options,
         )
         with step:
             is_entered = True
@@ -133,12 +160,13 @@ def _token(where: Execution) -> RunToken:
     return RunToken(where.claim or where.run, where.started or None)
 
 
-def _join(thread: Thread, where: Execution) -> StepRun:
+def _join(thread: Thread, where: Execution, ends: bool = False) -> StepRun:
     """Let this run hold the thread, and stand on its newest version. Raises :class:`FencedError` if a newer
-    one has come. From here on no older run can write: what the line holds then stays so."""
+    one has come, or if this one has ended. From here on no older run can write: what the line holds then
+    stays so."""
     if thread.core.join_run is None:
         raise UsageError("this store knows nothing of runs: open it with everthread.open_async()")
-    run = thread.core.join_run(thread, _token(where))
+    run = thread.core.join_run(thread, _token(where), ends=ends)
     handle = thread.handle
     standing = handle.head.hash if handle.head is not None else b""
     if standing != run.vouched and run.enter(_token(where)):
@@ -149,19 +177,22 @@ def _join(thread: Thread, where: Execution) -> StepRun:
     return run
 
 
-def _stand(thread: Thread, place: Place) -> tuple[StepRun, int, bool]:
+def _stand(thread: Thread, place: Place, ends: bool) -> tuple[StepRun, int, bool]:
     """Bring the thread to where the workflow stands; this run, how often other runs have begun this very step
     there, and whether the thread still holds it although the engine has taken it back."""
     if place.pointer is not None and thread.head is None:
         raise ThreadNotFoundError(f"the thread {thread.name!r}, which this workflow works on, is gone")
     while True:
-        run = _join(thread, place.where)
+        run = _join(thread, place.where, ends)
         if thread.head is None or place.pointer is None or thread.head.id == place.pointer:
             return run, 0, False
         reached, versions = _since(thread, place)
         if reached and all(place.fits(version) for version in versions):
             return run, place.attempts_before(versions), place.was_taken_back(versions)
         if not reached and versions and versions[-1].metadata.get(CLAIM) == place.claim:
+            if ends:
+                # The run was stopped while it went back, and wasn't told that it had. It ends where it is.
+                return run, 0, False
             raise FencedError(
                 f"the step {place.key!r} must stop: its own run has gone back behind {place.pointer}",
                 attempt=place.where.attempt,
@@ -439,17 +470,38 @@ def end(
     reset to its very end would leave the thread where the run before had brought it. ``error`` is what
     :func:`named` makes of the exception that a run failed with.
 
+    From then on nothing of the run is written, whatever of it is still in progress; a retry finds the end.
     Raises :class:`InvalidValueError` if ``reason`` isn't one that a run can end for, or is none for an
     error."""
     if reason not in REASONS:
         raise InvalidValueError(f"a run ends with one of {', '.join(REASONS)}, not {reason!r}", path="reason")
     if error is not None and reason in ("completed", "waiting_for_input"):
         raise InvalidValueError(f"a run that ends with {reason!r} has no error to record", path="error")
-    with enter_step(store, ref, ("end",), where, label="end") as step:
-        if not step.done:
-            step.result = reason
-    if step.thread.core.join_run is not None:
-        # A retry ends the run again: the version of this step is the same then.
-        failure = None if error is None else RunError(*error, f"end-{step.ref.version}")
-        (step.thread.core.join_run(step.thread, _token(where))).end(reason, failure)
-    return step.ref
+    ended = _ended(store, ref, where)
+    if ended is None:
+        with _entered(store, ref, ("end",), where, ends=True, label="end") as step:
+            # Before the version of the end is written: whatever meets that version finds the run closed.
+            step.close_run()
+            if not step.done:
+                step.result = reason
+        ended = step.ref
+    thread = store.thread(ended.thread)
+    if thread.core.join_run is not None:
+        # A retry may find the version, and the run still open. Its error is recorded once.
+        failure = None if error is None else RunError(*error, f"end-{ended.version}")
+        (thread.core.join_run(thread, _token(where), ends=True)).end(reason, failure)
+    return ended
+
+
+def _ended(store: ThreadStore, ref: ThreadRef, where: Execution) -> ThreadRef | None:
+    """Return where this run has ended, if an earlier attempt has recorded that."""
+    own = _own(store, ref, where)
+    place, thread = place_of(own, ("end",), None, where), store.thread(own.thread)
+    if thread.head is None or thread.head.id == place.pointer:
+        return None
+    for version in thread.history(limit=None):
+        if version.seq <= number_of(place.pointer):
+            break
+        if place.made(version):
+            return ThreadRef(thread.name, version.id, where.run, str(place.key[0]))
+    return None

@@ -157,6 +157,7 @@ def execution() -> Execution:
         scheduler=by.run,
         origin=by.origin,
         owner=info.workflow_id or "",
+        task=info.activity_id,
     )
 
 

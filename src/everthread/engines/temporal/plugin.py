@@ -18,6 +18,7 @@ from temporalio.worker import (
     ActivityInboundInterceptor,
     ContinueAsNewInput,
     ExecuteActivityInput,
+    HandleSignalInput,
     Interceptor,
     StartActivityInput,
     StartChildWorkflowInput,
@@ -32,6 +33,7 @@ from temporalio.worker import (
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from everthread.arguments import check_count
+from everthread.engines.failures import MessageRefusedError
 from everthread.engines.pointers import ThreadRef
 from everthread.engines.temporal.activities import ACTIVITIES, AnyStore, Scheduled, StoreSource, scheduled
 from everthread.engines.temporal.log_activities import LOG_ACTIVITIES
@@ -191,10 +193,19 @@ class _Workflows(WorkflowInboundInterceptor):
     def init(self, outbound: WorkflowOutboundInterceptor) -> None:
         super().init(_Outbound(outbound, measures=False))
 
+    async def handle_signal(self, input: HandleSignalInput) -> None:
+        try:
+            await super().handle_signal(input)
+        except ApplicationError as error:
+            if not isinstance(error.cause, MessageRefusedError):
+                raise
+            # Nobody waits for a signal's answer, and its failure would end the workflow.
+            workflow.logger.warning("signal %r was dropped: %s", input.signal, error)
 
-class _MeasuredWorkflows(WorkflowInboundInterceptor):
+
+class _MeasuredWorkflows(_Workflows):
     def init(self, outbound: WorkflowOutboundInterceptor) -> None:
-        super().init(_Outbound(outbound, measures=True))
+        WorkflowInboundInterceptor.init(self, _Outbound(outbound, measures=True))
 
 
 class _Outbound(WorkflowOutboundInterceptor):

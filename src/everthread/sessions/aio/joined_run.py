@@ -35,7 +35,9 @@ _RUNS_MAX = 256
 class AsyncJoinedRun:
     """One run on one thread. Its steps, in however many threads or tasks, share its claims on effects."""
 
-    def __init__(self, core: Core, name: str, uid: str, run: str | RunToken) -> None:
+    def __init__(self, core: Core, name: str, uid: str, run: str | RunToken, *, ends: bool = False) -> None:
+        #: Whether it is here to end the run: then it may write after :meth:`close`.
+        self._ends = ends
         self.id = token_of(run)[0]
         self._core = core
         self._name = name
@@ -50,7 +52,7 @@ class AsyncJoinedRun:
             self._lock = process.ProcessLock()
 
     def _new_lease(self, run: str | RunToken) -> SharedLease:
-        return SharedLease(self._core, self._uid, run, ttl_us=round(_TTL_S * 1_000_000))
+        return SharedLease(self._core, self._uid, run, ttl_us=round(_TTL_S * 1_000_000), ends=self._ends)
 
     async def enter(self, run: str | RunToken) -> bool:
         """Before something is written; whether the thread may have got a fence from this. One read, unless
@@ -73,10 +75,16 @@ class AsyncJoinedRun:
         if fenced is not None:
             raise fenced
 
+    async def close(self) -> None:
+        """Let nothing more of the run be written but its end. What is in progress is refused when it commits:
+        it meets the version of the end, and finds the lease closed."""
+        async with self._lock:
+            await self._lease.close()
+
     async def end(self, reason: str, error: RunError | None = None) -> None:
-        """End the run, for all of its processes, and record why, a ``Reason``: others may have the thread at
-        once. Whoever of it comes later begins it again, unless a newer run has come. What it failed with is
-        recorded once, sealed as its user's, if the session has one."""
+        """End the run for good, for all of its processes, and record the reason: others may have the thread
+        at once. Record what it failed with once, sealed as its user's if the session has one. Do nothing if
+        it has ended already, or if another run has taken over."""
         async with self._lock:
             self.vouched = b""
             # Whoever has ended it, or taken over, has recorded that.
@@ -143,7 +151,7 @@ async def _tell_nobody(use: ToolUse) -> None:
     """Steps have no hooks."""
 
 
-async def join_run(thread: AsyncThread, run: str | RunToken) -> AsyncJoinedRun:
+async def join_run(thread: AsyncThread, run: str | RunToken, *, ends: bool = False) -> AsyncJoinedRun:
     """For ``thread.step(…, run=…)``: the run, on a thread that exists from then on. See ``Core.join_run``."""
     if isinstance(thread, AsyncFencedThread) and thread.is_held:
         raise UsageError("this handle is a session's, whose run its steps belong to: leave out run=")
@@ -156,6 +164,9 @@ async def join_run(thread: AsyncThread, run: str | RunToken) -> AsyncJoinedRun:
             await thread.discard()
             await thread.refresh()
     uid = uid_of(thread)
+    if ends:
+        # One of its own: steps of the run that share the other one must not write after it is closed.
+        return AsyncJoinedRun(core, thread.name, uid, run, ends=True)
     known = core.joined_runs
     joined = known.get((uid, name))
     if joined is None:

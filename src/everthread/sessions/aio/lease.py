@@ -180,9 +180,18 @@ class SharedLease(OwnLease):
     shared = True
 
     def __init__(
-        self, core: Core, uid: str, run: str | RunToken, *, agent: str | None = None, ttl_us: int
+        self,
+        core: Core,
+        uid: str,
+        run: str | RunToken,
+        *,
+        agent: str | None = None,
+        ttl_us: int,
+        ends: bool = False,
     ) -> None:
         name, self._order_us = token_of(run)
+        #: Whether it belongs to the end of the run, which may write after :meth:`close`.
+        self._ends = ends
         super().__init__(core, uid, run=name, agent=agent, ttl_us=ttl_us)
         self.holder = msgspec.structs.replace(self.holder, shared=True)
 
@@ -235,12 +244,15 @@ class SharedLease(OwnLease):
         return None
 
     def _is_mine(self, found: Lease) -> bool:
-        return found.holder.shared and found.holder.run == self.holder.run
+        holder = found.holder
+        return holder.shared and holder.run == self.holder.run and (self._ends or not holder.closed)
 
     def _require_turn(self, found: Lease, busy: bool = True) -> None:
         """Whether this run may follow the one that is there."""
         holder = found.holder
         if any(name == self.holder.run for name, _ in holder.past):
+            raise self._fenced(found)
+        if holder.closed and (holder.run or holder.ended) == self.holder.run:
             raise self._fenced(found)
         older = self._order_us is not None and self._order_us <= holder.newest_us
         if older and holder.ended != self.holder.run:
@@ -262,16 +274,21 @@ class SharedLease(OwnLease):
         self._adopt(found)
 
     def _fenced(self, found: Lease | None) -> SessionFencedError:
-        if found is None or found.holder.ended != self.holder.run or found.holder.restored_us:
+        holder = None if found is None else found.holder
+        if holder is None or (holder.run or holder.ended) != self.holder.run or holder.restored_us:
             return super()._fenced(found)
         return SessionFencedError(
-            f"the run {self.holder.run!r} was ended by another part of it; nothing more of it is written",
+            f"run {self.holder.run!r} has ended: another part of it ended it; nothing more of it is written",
             attempt=self.fence,
-            newest=found.revision,
+            newest=0 if found is None else found.revision,
         )
 
     async def renew(self) -> None:
         await self._change(lambda holder: holder, durable=False)
+
+    async def close(self) -> None:
+        """Let nothing more of the run be written but its end, in any of its processes, for good."""
+        await self._change(lambda holder: msgspec.structs.replace(holder, closed=True))
 
     async def fenced_off(self) -> None:
         """The runs before can't write any more."""

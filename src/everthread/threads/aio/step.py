@@ -253,7 +253,7 @@ class AsyncStep(AwaitedFace):
         handle.require_clean("step()")
         if not self._is_fresh:
             await thread.refresh()
-        if self._token is not None:
+        if self._token is not None and self._run is None:
             if thread.core.join_run is None:
                 raise UsageError("this store knows nothing of runs: open it with everthread.open()")
             self._run = await thread.core.join_run(thread, self._token)

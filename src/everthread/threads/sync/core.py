@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from everthread.history.merge import Conflict
     from everthread.threads.reports import Recovered
     from everthread.threads.sync.merge import Choice
-    from everthread.threads.sync.thread import Thread
     from everthread.threads.sync.update import UpdateQueue
     from everthread.threads.sync.workspace import Workspaces
     from everthread.versions import RunToken
@@ -87,6 +86,9 @@ class StepRun(EffectCaller, Protocol):
     def require_not_superseded(self) -> None:
         """Raise if another run has taken over."""
 
+    def close(self) -> None:
+        """Let nothing more of the run be written but its end. Only for one that was joined to end it."""
+
     def end(self, reason: str, error: RunError | None = None) -> None:
         """Record why the run ends, and with what error, and give the thread back, for all of its
         processes."""
@@ -127,7 +129,8 @@ class Core:
         #: Called then, for each once.
         self.warn: Callable[[str, Recovered], None] = log_damage
         #: Finds the run that a step is part of. Threads know nothing of runs: the store fills this in.
-        self.join_run: Callable[[Thread, str | RunToken], StepRun] | None = None
+        #: With ``ends=True`` it gives one that may close the run, and end it.
+        self.join_run: Callable[..., StepRun] | None = None
         #: Compares the ledgers of two lines, given by uid, for a merge of the second into the first.
         self.compare_ledgers: Callable[[Core, str, str], LedgerMerge | None] | None = None
         #: Gives what opens the working folders of threads. Threads know nothing of files: the store fills
