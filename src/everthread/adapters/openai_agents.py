@@ -282,16 +282,22 @@ class Items:
     async def pop(self, log: Any) -> Any:
         """Take the latest item out of a log; ``None`` if there is none."""
         stored = await log.read(-1)
-        if stored and self._own(stored[0]) is None:
-            stored = await log.read()
-        for each in reversed(self._view(stored)):
-            if each.messages:
-                log.truncate_from(id_of(each.item))
-                # A message of another framework that is several items loses only its last one.
-                log.extend(self.enclosed(each.messages[:-1]))
-                return each.messages[-1]
-        await clear_log(log)
-        return None
+        if not stored:
+            return None
+        if (own := self._own(stored[0])) is not None:
+            log.truncate_from(id_of(stored[0]))
+            return own[0]
+        tail: list[Any] = []
+        first = stored[0]
+        for each in reversed(self._view(await log.read())):
+            first = each.item
+            tail[:0] = each.messages
+            if any(not str(item.get("type")).endswith("_output") for item in tail):
+                break
+        # What another framework wrote as one item, or as calls and their results, loses only its last part.
+        log.truncate_from(id_of(first))
+        log.extend(self.enclosed(tail[:-1]))
+        return tail[-1] if tail else None
 
 
 async def clear_log(log: Any) -> None:

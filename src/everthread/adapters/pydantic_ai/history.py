@@ -97,6 +97,12 @@ def shown(items: Sequence[Any], reveal: bool, *, resumable: bool = True) -> list
     return [each if each.own else each._replace(messages=dumped(built(each.messages))) for each in found]
 
 
+def missing_results(messages: Sequence[ModelMessage]) -> list[ModelMessage]:
+    """Return the results that the calls of the last message lack, which say so."""
+    items = [{"shape": PYDANTIC_AI, "message": each} for each in dumped(messages[-1:])]
+    return built([data for each in shown(items, True, resumable=False) for data in each.messages[1:]])
+
+
 def _bare(item: Any) -> list[Any] | None:
     """Its own messages, without what a conversation store adds."""
     messages = _own(item)
