@@ -23,16 +23,20 @@ WITHOUT_SERVERS = ("-k", "not postgres and not valkey")
 #: Extra → the test files of its adapter, and what only these need. ``create-agent`` is no extra: agents that
 #: are built on LangGraph, with the newest releases.
 TESTS = {
-    "adk": ("tests/adapters/test_adk.py", ()),
-    "agent-framework": ("tests/adapters/test_agent_framework.py", ()),
-    "claude": ("tests/adapters/test_claude.py", ()),
-    "create-agent": ("tests/adapters/test_create_agent.py", ("deepagents", "langchain", "langgraph")),
-    "crewai": ("tests/adapters/test_crewai.py", ()),
-    "langgraph": ("tests/adapters/langgraph", ("langgraph-checkpoint-conformance",)),
-    "llama-index": ("tests/adapters/test_llama_index.py", ()),
-    "openai-agents": ("tests/adapters/test_openai_agents.py", ()),
-    "pydantic-ai": ("tests/adapters/test_pydantic_history.py", ()),
-    "strands": ("tests/adapters/test_strands.py", ()),
+    "adk": (("tests/adapters/test_adk.py",), ()),
+    "agent-framework": (("tests/adapters/test_agent_framework.py",), ()),
+    "claude": (("tests/adapters/test_claude.py",), ()),
+    "create-agent": (("tests/adapters/test_create_agent.py",), ("deepagents", "langchain", "langgraph")),
+    "crewai": (("tests/adapters/test_crewai.py",), ()),
+    "langgraph": (("tests/adapters/langgraph",), ("langgraph-checkpoint-conformance",)),
+    "llama-index": (("tests/adapters/test_llama_index.py",), ()),
+    "openai-agents": (("tests/adapters/test_openai_agents.py",), ()),
+    "pydantic-ai": (("tests/adapters/test_pydantic_history.py",), ()),
+    "strands": (
+        ("tests/adapters/test_strands.py", "tests/adapters/test_pairs.py"),
+        # The other frameworks of the pairs.
+        (f"everthread[adk,langgraph,openai-agents,pydantic-ai] @ file://{ROOT}",),
+    ),
 }
 
 
@@ -53,7 +57,7 @@ def test(extra: str, folder: Path) -> bool:
     wanted = minimum(extra)
     files, more = TESTS[extra]
     # With the drivers that the fixtures of servers import.
-    ours = f"{ROOT}[postgres,valkey]"
+    ours = f"everthread[postgres,valkey] @ file://{ROOT}"
     print(f"{extra}: {', '.join(wanted)}", flush=True)
     if subprocess.run([*pip, ours, *wanted, *TOOLS, *more], check=False, cwd=folder).returncode:
         print(f"{extra}: can't be installed")
@@ -69,7 +73,7 @@ def test(extra: str, folder: Path) -> bool:
         "-W",
         "ignore",
         *WITHOUT_SERVERS,
-        files,
+        *files,
     ]
     apart = {**os.environ, "HOME": str(home)}
     return subprocess.run(command, check=False, cwd=ROOT, env=apart).returncode == 0

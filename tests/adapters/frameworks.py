@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from agents import Agent as OpenAIAgent
@@ -87,7 +88,9 @@ def _blocks(message: Message) -> Iterable[Said]:
             case ToolCall(name=name):
                 yield "call", name, dict(block.arguments or json.loads(block.raw or "{}"))
             case ToolResult():
-                yield "result", "\n".join(each.text for each in block.content if isinstance(each, Text))
+                text = "\n".join(each.text for each in block.content if isinstance(each, Text))
+                # Where a shape has no flag for errors, the text says so.
+                yield "result", text.removeprefix("Error: ")
 
 
 # ── plain messages of a session ──────────────────────────────────────────────────────────────────
@@ -166,7 +169,8 @@ async def langgraph(store: Store, thread: str, turn: Turn) -> list[Said]:
     model = ScriptedChat(steps=langchain_steps(turn))
     app = graph(model, EverthreadSaver(store, prefix=""))
     app.invoke({"messages": [("user", turn.ask)]}, {"configurable": {"thread_id": thread}})
-    assert not [each for each in model.asked[-1] if isinstance(each, ToolMessage) and each.status == "error"]
+    made = model.asked[-1][len(model.asked[0]) :]
+    assert not [each for each in made if isinstance(each, ToolMessage) and each.status == "error"]
     return langchain_said(model.asked[0])
 
 
@@ -253,6 +257,31 @@ async def adk(store: Store, thread: str, turn: Turn) -> list[Said]:
     return said([each.model_dump(exclude_none=True) for each in model.asked[0]], "google")
 
 
+# ── Strands, which isn't among the locked frameworks ─────────────────────────────────────────────
+
+
+async def strands(store: Store, thread: str, turn: Turn) -> list[Said]:
+    from strands import Agent, tool
+
+    from everthread.adapters.strands import EverthreadSessionManager
+    from tests.adapters.strands_scripted import Scripted
+
+    steps: list[Any] = [turn.answer]
+    if turn.call is not None:
+        call_id, name, arguments = turn.call
+        steps.insert(0, (name, call_id, json.dumps(arguments)))
+    model = Scripted(*steps)
+    agent = Agent(
+        model=model,
+        agent_id="a",
+        session_manager=EverthreadSessionManager(thread, store),
+        tools=[tool(each) for each in TOOLS.values()],
+        callback_handler=None,
+    )
+    await agent.invoke_async(turn.ask)
+    return said({"shape": "strands", "message": each} for each in model.asked[0])
+
+
 FRAMEWORKS: dict[str, Callable[[Store, str, Turn], Awaitable[list[Said]]]] = {
     "plain messages": plain,
     "LangGraph": langgraph,
@@ -261,3 +290,5 @@ FRAMEWORKS: dict[str, Callable[[Store, str, Turn], Awaitable[list[Said]]]] = {
     "Pydantic AI conversation": pydantic_conversations,
     "ADK": adk,
 }
+if find_spec("strands") is not None:
+    FRAMEWORKS["Strands"] = strands

@@ -88,3 +88,15 @@ def test_the_messages_of_a_person_are_sealed(store: Store, url: str) -> None:
     store.erase("u1")
     provider = EverthreadHistoryProvider(store, subject="u1")
     assert asyncio.run(provider.get_messages("trip")) == []
+
+
+def test_a_call_whose_result_was_lost_is_completed(store: Store) -> None:
+    provider = EverthreadHistoryProvider(store)
+    saved = [Message("user", [Content.from_text("Weather?")]), Message("assistant", [called()])]
+    asyncio.run(provider.save_messages("trip", saved))
+    client = Scripted(Content.from_text("Still."))
+    ask(store, client, "And now?")
+    assert client.asked[0] == ["text", "function_call", "function_result", "text"]
+    last = asyncio.run(provider.get_messages("trip"))[2].contents[0]
+    assert last.result == "no result was recorded; it may have happened"
+    assert last.exception is not None

@@ -2,49 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable
 from typing import Any
 
 import pytest
 from strands import Agent, tool
-from strands.models.model import Model
 from strands.types.exceptions import SessionException
 
 from everthread import Store
 from everthread.adapters.strands import EverthreadSessionManager, EverthreadSessionRepository
-from everthread.messages import for_openai_chat
+from everthread.messages import for_anthropic, for_openai_chat
 from tests.adapters.conftest import stored_bytes
-
-
-class Scripted(Model):
-    """Answers with one list of content blocks after another, and keeps what it was shown."""
-
-    def __init__(self, *steps: Any) -> None:
-        self._steps = list(steps)
-        self.asked: list[Any] = []
-
-    def update_config(self, **model_config: Any) -> None:
-        """It has none."""
-
-    def get_config(self) -> Any:
-        return {}
-
-    def structured_output(self, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError
-
-    async def stream(self, messages: Any, *args: Any, **kwargs: Any) -> AsyncIterable[Any]:
-        self.asked.append([{"role": each["role"], "content": list(each["content"])} for each in messages])
-        step = self._steps.pop(0)
-        yield {"messageStart": {"role": "assistant"}}
-        if isinstance(step, str):
-            yield {"contentBlockStart": {"start": {}}}
-            yield {"contentBlockDelta": {"delta": {"text": step}}}
-        else:
-            name, call_id, arguments = step
-            yield {"contentBlockStart": {"start": {"toolUse": {"name": name, "toolUseId": call_id}}}}
-            yield {"contentBlockDelta": {"delta": {"toolUse": {"input": arguments}}}}
-        yield {"contentBlockStop": {}}
-        yield {"messageStop": {"stopReason": "end_turn" if isinstance(step, str) else "tool_use"}}
+from tests.adapters.strands_scripted import Scripted
 
 
 @tool
@@ -114,3 +82,50 @@ def test_the_messages_of_a_person_are_sealed(store: Store, url: str) -> None:
     assert len(EverthreadSessionRepository(store, subject="u1").list_messages("trip", "a")) == 2
     store.erase("u1")
     assert EverthreadSessionRepository(store, subject="u1").list_messages("trip", "a") == []
+
+
+PARALLEL: list[Any] = [
+    {"role": "user", "content": "Both?"},
+    {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"city": "Oslo"}'},
+    {"type": "function_call", "call_id": "c2", "name": "weather", "arguments": '{"city": "Rome"}'},
+    {"type": "function_call_output", "call_id": "c1", "output": "rain"},
+    {"type": "function_call_output", "call_id": "c2", "output": "sun"},
+    {"role": "assistant", "content": "Rain and sun."},
+]
+
+
+def test_the_model_sees_every_result_of_parallel_calls_that_came_one_by_one(store: Store) -> None:
+    items = [{"shape": "openai.responses", "message": each} for each in PARALLEL]
+    store.thread("trip").update(lambda draft: draft.messages.extend(items))
+    model = Scripted("Still.")
+    agent(store, model)("And now?")
+    _, called, answered, *_ = model.asked[0]
+    assert [each["toolUse"]["toolUseId"] for each in called["content"]] == ["c1", "c2"]
+    results = [each["toolResult"] for each in answered["content"]]
+    assert [each["content"] for each in results] == [[{"text": "rain"}], [{"text": "sun"}]]
+    assert {each["status"] for each in results} == {"success"}
+
+
+def test_the_model_is_told_that_a_lost_call_may_have_happened(store: Store) -> None:
+    items = [{"shape": "openai.responses", "message": each} for each in PARALLEL[:4]]
+    store.thread("trip").update(lambda draft: draft.messages.extend(items))
+    model = Scripted("Still.")
+    agent(store, model)("And now?")
+    _, _, answered, *_ = model.asked[0]
+    results = [each["toolResult"] for each in answered["content"]]
+    texts = {each["toolUseId"]: each["content"][0]["text"] for each in results}
+    assert texts == {"c1": "rain", "c2": "no result was recorded; it may have happened"}
+
+
+def test_images_pass_to_strands_and_back(store: Store) -> None:
+    source = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
+    shown = {"role": "user", "content": [{"type": "image", "source": source}]}
+    item = {"shape": "anthropic", "message": shown}
+    store.thread("trip").update(lambda draft: draft.messages.append(item))
+    model = Scripted("Seen.", "Seen again.")
+    made = agent(store, model)
+    image = {"image": {"format": "png", "source": {"bytes": b"\x89PNG\r\n\x1a\n"}}}
+    made([image, {"text": "And this?"}])
+    assert model.asked[0][0]["content"] == [image]
+    messages = for_anthropic(store.thread("trip").messages, cache=None)["messages"]
+    assert [block["source"] for block in messages[0]["content"][:2]] == [source, source]

@@ -44,9 +44,9 @@ class EverthreadHistoryProvider(HistoryProvider):  # type: ignore[misc]
     async def get_messages(
         self, session_id: str | None, *, state: dict[str, Any] | None = None, **kwargs: Any
     ) -> list[Message]:
-        """The history of a session, oldest first."""
+        """Return the history of a session, oldest first. A call without a result gets one that says so."""
         items = await (await self._thread(session_id)).messages.read()
-        shown = view(items, AGENT_FRAMEWORK, _own, reveal=self._subject is not None)
+        shown = view(items, AGENT_FRAMEWORK, _own, reveal=self._subject is not None, resumable=False)
         return [Message.from_dict(message) for each in shown for message in each.messages]
 
     async def save_messages(

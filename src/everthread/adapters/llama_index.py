@@ -48,15 +48,18 @@ class EverthreadChatStore(BaseChatStore):  # type: ignore[misc]
         data = message.model_dump(mode="json")
         return {"shape": LLAMA_INDEX, "message": sealed(self._subject, data)}
 
-    def _shown(self, log: Any) -> list[Shown]:
-        found = view(log, LLAMA_INDEX, _own, reveal=self._subject is not None)
+    def _shown(self, log: Any, *, exact: bool = True) -> list[Shown]:
+        found = view(log, LLAMA_INDEX, _own, reveal=self._subject is not None, resumable=exact)
         return [each._replace(messages=[*map(ChatMessage.model_validate, each.messages)]) for each in found]
 
     def get_messages(self, key: str) -> list[ChatMessage]:
-        """The messages of a thread, oldest first; none if there is no thread."""
-        return [
-            message for each in self._shown(self._store.thread(key).messages) for message in each.messages
-        ]
+        """Return the messages of a thread, oldest first; none if there is no thread. A call without a result
+        gets one that says so."""
+        return self._messages(key, exact=False)
+
+    def _messages(self, key: str, *, exact: bool) -> list[ChatMessage]:
+        shown = self._shown(self._store.thread(key).messages, exact=exact)
+        return [message for each in shown for message in each.messages]
 
     def set_messages(self, key: str, messages: list[ChatMessage]) -> None:
         """Let the thread hold these: from the first difference on they take the place of what was there."""
@@ -79,13 +82,13 @@ class EverthreadChatStore(BaseChatStore):  # type: ignore[misc]
 
     def delete_messages(self, key: str) -> list[ChatMessage] | None:
         """Remove all messages; the versions before still hold them."""
-        found = self.get_messages(key)
+        found = self._messages(key, exact=True)
         self.set_messages(key, [])
         return found or None
 
     def delete_message(self, key: str, idx: int) -> ChatMessage | None:
         """Remove the message at a place, and answer with it."""
-        found = self.get_messages(key)
+        found = self._messages(key, exact=True)
         if not -len(found) <= idx < len(found):
             return None
         gone = found.pop(idx)

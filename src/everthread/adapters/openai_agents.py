@@ -13,7 +13,7 @@ from everthread.arguments import check_name
 from everthread.errors import InvalidValueError
 from everthread.messages.model import Notes, laid_open
 from everthread.messages.shapes import OPENAI_RESPONSES, is_enclosed
-from everthread.messages.view import view
+from everthread.messages.view import Shown, view
 from everthread.threads.aio.thread import AnyVersion, AsyncThread
 from everthread.versions import Version
 
@@ -254,9 +254,11 @@ class Items:
         return [{"shape": OPENAI_RESPONSES, "message": sealed(self._subject, item)} for item in items]
 
     def shown(self, stored: list[Any]) -> list[Any]:
-        """What is stored, as items."""
-        found = view(stored, OPENAI_RESPONSES, self._own, reveal=self._reveal)
-        return [item for each in found for item in each.messages]
+        """Return what is stored, as items."""
+        return [item for each in self._view(stored) for item in each.messages]
+
+    def _view(self, stored: list[Any]) -> list[Shown]:
+        return view(stored, OPENAI_RESPONSES, self._own, reveal=self._reveal)
 
     def _own(self, item: Any) -> list[Any] | None:
         if not (is_enclosed(item) and item.get("shape") == OPENAI_RESPONSES):
@@ -266,30 +268,36 @@ class Items:
         return [message] if isinstance(message, dict) else None
 
     async def read(self, log: Any, wanted: int | None) -> list[Any]:
-        """The items of a log, or the latest so many of them."""
+        """Return the items of a log, or the latest so many of them."""
         if wanted is None or wanted < 0:
             return self.shown(await log.read())
         if wanted == 0:
             return []
-        window = wanted
-        while True:
-            items = self.shown(await log.read(max(0, len(log) - window)))
-            if len(items) >= wanted or window >= len(log):
-                return items[-wanted:]
-            # Some of what other frameworks wrote has no form here.
-            window *= 2
+        stored = await log.read(max(0, len(log) - wanted))
+        if len(stored) < len(log) and any(self._own(item) is None for item in stored):
+            # What others wrote may be several items, or none, and the calls that it answers are further back.
+            stored = await log.read()
+        return self.shown(stored)[-wanted:]
 
     async def pop(self, log: Any) -> Any:
         """Take the latest item out of a log; ``None`` if there is none."""
         stored = await log.read(-1)
-        while stored:
+        if not stored:
+            return None
+        if (own := self._own(stored[0])) is not None:
             log.truncate_from(id_of(stored[0]))
-            if items := self.shown(stored):
-                # A message of another framework that is several items loses only its last one.
-                log.extend(self.enclosed(items[:-1]))
-                return items[-1]
-            stored = await log.read(-1)
-        return None
+            return own[0]
+        tail: list[Any] = []
+        first = stored[0]
+        for each in reversed(self._view(await log.read())):
+            first = each.item
+            tail[:0] = each.messages
+            if any(not str(item.get("type")).endswith("_output") for item in tail):
+                break
+        # What another framework wrote as one item, or as calls and their results, loses only its last part.
+        log.truncate_from(id_of(first))
+        log.extend(self.enclosed(tail[:-1]))
+        return tail[-1] if tail else None
 
 
 async def clear_log(log: Any) -> None:

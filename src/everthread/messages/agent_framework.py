@@ -24,8 +24,8 @@ from everthread.messages.model import (
     kind_for,
     kind_of,
     note_extra,
-    parsed_arguments,
     result_text,
+    written_arguments,
 )
 
 ID: Final = "agent_framework"
@@ -53,14 +53,12 @@ def _parsed(raw: Any) -> Block:
         case {"type": "text_reasoning", "text": str(text)}:
             return Reasoning(text=text, provider=ID)
         case {"type": "function_call", "name": str(name)}:
-            call_id, arguments = raw.get("call_id"), raw.get("arguments")
-            written = arguments if isinstance(arguments, str) else None
+            call_id = raw.get("call_id")
             return ToolCall(
                 call_id=call_id if is_optional_text(call_id) else None,
                 name=name,
-                raw=written,
-                arguments=parsed_arguments(written) if written is not None else arguments or {},
                 provider=ID,
+                **written_arguments(raw.get("arguments")),
             )
         case {"type": "function_result"}:
             call_id, result = raw.get("call_id"), raw.get("result")
@@ -92,7 +90,8 @@ def _built(block: Block, notes: Notes) -> dict[str, Any] | None:
             return {**call, "arguments": arguments_text(block)}
         case ToolResult():
             text = result_text(block, notes, "a function result")
-            return {"type": "function_result", "call_id": block.call_id or "", "result": text}
+            failed = {"exception": text} if block.is_error else {}
+            return {"type": "function_result", "call_id": block.call_id or "", "result": text, **failed}
         case Media() if (uri := data_url(block)) is not None:
             mime = block.mime or "application/octet-stream"
             return {"type": "uri" if block.data is None else "data", "uri": uri, "media_type": mime}

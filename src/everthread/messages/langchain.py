@@ -222,11 +222,8 @@ def _built_part(block: Block, notes: Notes) -> dict[str, Any] | None:
             return {"type": block.kind, **held, **typed, **note_extra(block, ID, notes)}
         case Reasoning(provider="anthropic"):
             return anthropic.build_block(block, notes)
-        case Reasoning():
-            extra = note_extra(block, ID, notes)
-            if block.signature is not None:
-                notes.dropped("signature", f"of worth only to {block.provider}")
-            return {"type": "reasoning", "reasoning": block.text, **extra}
+        case Reasoning(provider="langchain"):
+            return {"type": "reasoning", "reasoning": block.text, **block.extra}
         case Unknown(provider="langchain", raw=dict(raw)):
             return deepcopy(raw)
     notes.dropped(kind_of(block), f"LangChain has no way to say what {block.provider or 'another'} means")

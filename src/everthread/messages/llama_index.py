@@ -20,8 +20,8 @@ from everthread.messages.model import (
     is_optional_text,
     kind_of,
     note_extra,
-    parsed_arguments,
     result_text,
+    written_arguments,
 )
 
 ID: Final = "llama_index"
@@ -63,15 +63,12 @@ def _parsed(raw: Any) -> Block:
         case {"block_type": "thinking", "content": str(text)}:
             return Reasoning(text=text, provider=ID)
         case {"block_type": "tool_call", "tool_name": str(name), "tool_kwargs": arguments}:
-            written = arguments if isinstance(arguments, str) else None
-            given = arguments if isinstance(arguments, dict) else parsed_arguments(written or "")
             call_id = raw.get("tool_call_id")
             return ToolCall(
                 call_id=call_id if is_optional_text(call_id) else None,
                 name=name,
-                raw=written,
-                arguments=given,
                 provider=ID,
+                **written_arguments(arguments),
             )
         case {"block_type": "image", "url": str(url)}:
             return Media(kind="image", url=url, mime=raw.get("image_mimetype"), provider=ID)
@@ -86,7 +83,11 @@ def build(message: Message, notes: Notes) -> list[dict[str, Any]]:
     blocks: list[dict[str, Any]] = []
     for block in message.blocks:
         if isinstance(block, ToolResult):
-            text = {"block_type": "text", "text": result_text(block, notes, "a tool message")}
+            said = result_text(block, notes, "a tool message")
+            if block.is_error:
+                notes.changed("tool result", "LlamaIndex doesn't mark errors; the text says so")
+                said = f"Error: {said}"
+            text = {"block_type": "text", "text": said}
             named = {} if block.name is None else {"name": block.name}
             more = {"tool_call_id": block.call_id or "", **named}
             built.append({"role": "tool", "blocks": [text], "additional_kwargs": more})

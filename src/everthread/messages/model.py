@@ -231,6 +231,15 @@ def parsed_arguments(text: str) -> Mapping[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
+def written_arguments(value: Any) -> dict[str, Any]:
+    """Return the fields ``raw`` and ``arguments`` of a call whose arguments a framework keeps as data or as
+    text. What is neither an object nor text, such as a list, is kept as JSON text."""
+    if value is None or isinstance(value, Mapping):
+        return {"raw": None, "arguments": dict(value or {})}
+    text = value if isinstance(value, str) else json_text(value)
+    return {"raw": text, "arguments": parsed_arguments(text)}
+
+
 def json_text(value: Any) -> str:
     """Data as JSON text. Raises :class:`InvalidValueError` for what JSON can't hold."""
     try:

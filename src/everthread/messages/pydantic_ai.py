@@ -23,8 +23,8 @@ from everthread.messages.model import (
     kind_for,
     kind_of,
     note_extra,
-    parsed_arguments,
     result_text,
+    written_arguments,
 )
 
 ID: Final = "pydantic_ai"
@@ -41,11 +41,13 @@ _NO_TIME: Final = "1970-01-01T00:00:00Z"
 
 
 def parse(raw: Mapping[str, Any], index: int | None = None) -> list[Message]:
-    """The canonical messages: a request may hold those of several roles, one after another."""
+    """Return the canonical messages: a request may hold those of several roles, one after another.
+
+    ``instructions`` are none: each agent sends its own with every request, and another framework's agent has
+    others.
+    """
     parts = raw.get("parts")
     found: list[tuple[Role, Block]] = []
-    if isinstance(raw.get("instructions"), str):
-        found.append(("system", Text(text=raw["instructions"], provider=ID)))
     for part in parts if isinstance(parts, list) else []:
         found += _said(part) if raw.get("kind") == "response" else _asked(part)
     messages: list[Message] = []
@@ -63,11 +65,14 @@ def _asked(part: Any) -> list[tuple[Role, Block]]:
             return [("system", Text(text=text, provider=ID))]
         case {"part_kind": "user-prompt", "content": content}:
             listed = content if isinstance(content, list) else [content]
-            return [("user", _content(each)) for each in listed]
+            return [("user", _content(each)) for each in listed if not _is_cache_point(each)]
         case {"part_kind": "tool-return" | "retry-prompt", "tool_name": str(name)}:
             return [("tool", _result(part, name))]
-        case {"part_kind": "retry-prompt", "content": content}:
+        case {"part_kind": "retry-prompt" | "retry-feedback", "content": content}:
             return [("user", Text(text=_told(content), provider=ID))]
+        case {"part_kind": str(kind)} if kind.startswith("instruction") or kind.endswith("-delta"):
+            # What Pydantic AI notes of its own instructions, tools and settings.
+            return []
     return [("user", Unknown(raw=part, provider=ID))]
 
 
@@ -76,40 +81,56 @@ def _said(part: Any) -> list[tuple[Role, Block]]:
         case {"part_kind": "text", "content": str(text)}:
             block: Block = Text(text=text, provider=ID)
         case {"part_kind": "thinking", "content": str(text)}:
-            # Whoever signed it gets it back: the provider is named where there is a signature.
+            # The provider is named where there is a signature, which is of worth to that one only.
             signed = part.get("provider_name") == "anthropic" and isinstance(part.get("signature"), str)
             block = Reasoning(
                 text=text, signature=part.get("signature"), provider="anthropic" if signed else ID
             )
         case {"part_kind": "tool-call", "tool_name": str(name)}:
             block = _call(part, name)
+        case {"part_kind": "file", "content": content}:
+            block = _content(content)
         case _:
             block = Unknown(raw=part, provider=ID)
     return [("assistant", block)]
 
 
 def _call(part: Mapping[str, Any], name: str) -> Block:
-    arguments, call_id = part.get("args"), part.get("tool_call_id")
-    text = arguments if isinstance(arguments, str) else None
+    call_id = part.get("tool_call_id")
     return ToolCall(
         call_id=call_id if is_optional_text(call_id) else None,
         name=name,
-        raw=text,
-        arguments=parsed_arguments(text) if text is not None else arguments or {},
         provider=ID,
+        **written_arguments(part.get("args")),
     )
 
 
 def _result(part: Mapping[str, Any], name: str) -> Block:
     call_id = part.get("tool_call_id")
-    wrong = part["part_kind"] == "retry-prompt" or part.get("outcome") in ("failed", "denied")
+    wrong = part["part_kind"] == "retry-prompt" or part.get("outcome") not in (None, "success")
     return ToolResult(
         call_id=call_id if is_optional_text(call_id) else None,
         name=name,
-        content=(Text(text=_told(part.get("content")), provider=ID),),
+        content=_returned(part.get("content")),
         is_error=wrong,
         provider=ID,
     )
+
+
+def _returned(content: Any) -> tuple[Block, ...]:
+    """Return what a tool answered: one text, or files and the text around them."""
+    listed = content if isinstance(content, list) else [content]
+    blocks = tuple(_content(each) for each in listed)
+    if not any(isinstance(block, Media) for block in blocks):
+        return (Text(text=_told(content), provider=ID),)
+    return tuple(
+        Text(text=_told(each), provider=ID) if isinstance(block, Unknown) else block
+        for each, block in zip(listed, blocks, strict=True)
+    )
+
+
+def _is_cache_point(content: Any) -> bool:
+    return isinstance(content, Mapping) and content.get("kind") == "cache-point"
 
 
 def _told(content: Any) -> str:
@@ -157,11 +178,6 @@ def _built_reply(block: Block, notes: Notes) -> dict[str, Any] | None:
             arguments: Any = dict(block.arguments) if block.arguments is not None else arguments_text(block)
             call = {"part_kind": "tool-call", "tool_name": block.name, "args": arguments}
             return {**call, "tool_call_id": block.call_id or ""}
-        case Reasoning(provider="anthropic", signature=str(signature), redacted=False):
-            signed = {"signature": signature, "provider_name": "anthropic"}
-            return {"part_kind": "thinking", "content": block.text, **signed}
-        case Reasoning(text=text) if text:
-            return {"part_kind": "thinking", "content": text}
     notes.dropped(kind_of(block), "Pydantic AI has no way to say it in a response")
     return None
 

@@ -1,7 +1,13 @@
 """A log that several frameworks wrote, as one of them is shown it.
 
-One rule for all adapters: what a framework wrote itself it gets back as it is; what another one wrote is
-converted for it, and stays in the log as it was. What has no form there becomes text that says so.
+The rules are the same for all adapters, and the log stays as it was written:
+
+- A framework gets back what it wrote itself as it is. What another one wrote is converted for it.
+- A system message is shown at most once, first. Any other one is shown as marked text of the user's side.
+- Reasoning is left out: it is of worth only to the model that produced it.
+- Parallel calls are in one message, their results in one message behind it. A call without a result gets one
+  that says so.
+- What has no form becomes text that says so.
 """
 
 from __future__ import annotations
@@ -28,10 +34,14 @@ from everthread.messages.model import (
     arguments_text,
     kind_of,
 )
+from everthread.messages.pairing import Places, join_calls, join_results, pair
 from everthread.messages.request import canonical_item, with_ids, with_names
 
 #: What stands for an item that nobody can read as a message.
 UNREADABLE: Final = "[an item that can't be read as a message]"
+
+#: Shapes that take a system prompt beside the conversation only.
+_WITHOUT_SYSTEM: Final = (shapes.GOOGLE, shapes.STRANDS)
 
 #: The framework's own messages that an item holds; ``None`` for an item of another framework.
 Own = Callable[[Any], "list[Any] | None"]
@@ -46,48 +56,71 @@ class Shown(NamedTuple):
     messages: list[Any]
 
 
-def view(items: Iterable[Any], shape: str, own: Own, *, reveal: bool = False) -> list[Shown]:
-    """All items of a log, in their order. ``shape`` is what converted messages come in.
+def view(
+    items: Iterable[Any], shape: str, own: Own, *, reveal: bool = False, resumable: bool = True
+) -> list[Shown]:
+    """Return all items of a log, in their order. ``shape`` is what converted messages come in.
 
-    Personal values of others are shown only with ``reveal``. Raises nothing for an item that can't be read.
+    A framework that is ``resumable`` may still carry out the calls that its own items end with, so these are
+    shown as they are; any other call without a result is completed. Personal values of others are shown only
+    with ``reveal``. Raises nothing for an item that can't be read.
     """
     stored = list(items)
     mine = [own(item) for item in stored]
-    if all(messages is not None for messages in mine):
+    if resumable and all(messages is not None for messages in mine):
         return [Shown(item, True, messages or []) for item, messages in zip(stored, mine, strict=True)]
-    foreign = _converted(stored, mine, shape, reveal)
+    added = _converted(stored, mine, shape, reveal, resumable)
     return [
-        Shown(item, False, foreign.get(at, [])) if messages is None else Shown(item, True, messages)
+        Shown(item, messages is not None, [*(messages or []), *added.get(at, [])])
         for at, (item, messages) in enumerate(zip(stored, mine, strict=True))
     ]
 
 
 def _converted(
-    items: Sequence[Any], mine: Sequence[list[Any] | None], shape: str, reveal: bool
+    items: Sequence[Any], mine: Sequence[list[Any] | None], shape: str, reveal: bool, resumable: bool
 ) -> dict[int, list[Any]]:
-    """The messages of other frameworks by the places of their items. The whole log is read for it: a result
-    may answer a call that the framework made itself."""
+    """Return the messages of other frameworks, and results that were added, by the places of their items. The
+    whole log is read for it: a result may answer a call that the framework made itself."""
     notes = Notes()
-    messages: list[Message] = []
+    found: list[Message] = []
     for at, item in enumerate(items):
         try:
-            messages += canonical_item(item, at, notes, reveal=reveal)
+            found += canonical_item(item, at, notes, reveal=reveal)
         except InvalidValueError:
-            messages.append(Message(role="user", blocks=(Text(text=UNREADABLE),), index=at))
-    found: dict[int, list[Any]] = {}
-    for message in with_names(with_ids(messages, notes)):
-        at = -1 if message.index is None else message.index
-        if mine[at] is None:
-            found.setdefault(at, []).extend(shapes.render(_sayable(message, shape), shape, notes))
-    return found
+            found.append(Message(role="user", blocks=(Text(text=UNREADABLE),), index=at))
+    own: Places = frozenset(at for at, messages in enumerate(mine) if messages is not None)
+    messages = with_names(with_ids(_of_others(found, own, shape), notes))
+    given = {id(message) for message in messages if message.index in own}
+    messages = pair(messages, "complete", notes, own=own, resumable=resumable)
+    messages = join_results(join_calls(messages, own), own)
+    added: dict[int, list[Any]] = {}
+    for message in messages:
+        if message.index is not None and id(message) not in given:
+            rendered = shapes.render(_sayable(message, shape), shape, notes)
+            added.setdefault(message.index, []).extend(rendered)
+    return added
+
+
+def _of_others(messages: Iterable[Message], own: Places, shape: str) -> Iterator[Message]:
+    """Yield the messages, those of others without reasoning, and with at most one system message, first."""
+    for number, message in enumerate(messages):
+        if message.index in own:
+            yield message
+            continue
+        blocks = tuple(block for block in message.blocks if not isinstance(block, Reasoning))
+        if len(blocks) < len(message.blocks):
+            if not blocks:
+                continue
+            message = message.with_blocks(blocks)
+        if message.role == "system" and (number or shape in _WITHOUT_SYSTEM):
+            marked = (Text(text="[system message]"), *blocks)
+            message = replace(message, role="user", blocks=marked, origin=None)
+        yield message
 
 
 def _sayable(message: Message, shape: str) -> Message:
-    """The message with text in place of what its reader has no form for."""
+    """Return the message with text in place of what its reader has no form for."""
     blocks = tuple(_said(block, message, shape) for block in message.blocks)
-    if message.role == "system" and shape == shapes.GOOGLE:
-        # It takes a system prompt beside the conversation only.
-        return replace(message, role="user", blocks=(Text(text="[system message]"), *blocks), origin=None)
     if all(new is old for new, old in zip(blocks, message.blocks, strict=True)):
         return message
     return message.with_blocks(blocks)

@@ -23,7 +23,7 @@ from everthread.messages import (
     for_openai_responses,
 )
 from everthread.messages.model import ERASED, WITHHELD
-from everthread.messages.request import NO_RESULT
+from everthread.messages.pairing import NO_RESULT
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 ASK = {"role": "user", "content": "Weather in Oslo?"}

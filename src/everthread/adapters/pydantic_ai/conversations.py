@@ -22,7 +22,7 @@ from everthread.adapters.bridge import (
     sealed,
     surely,
 )
-from everthread.adapters.pydantic_ai.history import ENTRY, built, dumped, shown
+from everthread.adapters.pydantic_ai.history import ENTRY, built, dumped, missing_results, shown
 from everthread.errors import ConflictError, ThreadExistsError, ThreadNotFoundError
 from everthread.messages.shapes import PYDANTIC_AI, is_enclosed
 from everthread.threads.aio.thread import MESSAGES, AsyncThread
@@ -30,6 +30,7 @@ from everthread.values import Erased
 
 with framework("pydantic-ai"):
     from pydantic import TypeAdapter
+    from pydantic_ai.conversation import Conversation
     from pydantic_ai.conversation_store import (
         ConversationConflict,
         ConversationEntry,
@@ -79,6 +80,19 @@ class EverthreadConversationStore(ConversationStore):
 
     async def _thread(self, conversation_id: str) -> AsyncThread:
         return await self._in_use.store.thread(self.thread_name(conversation_id))
+
+    async def load(
+        self, conversation_id: str, *, limit: int | None = None, scope: str | None = None
+    ) -> Conversation | None:
+        """Load a conversation, or ``None`` if there is none.
+
+        Calls at its end that never got a result, and weren't deferred, get one that says so: Pydantic AI
+        would refuse a new prompt behind them. The next save keeps it.
+        """
+        conversation = await super().load(conversation_id, limit=limit, scope=scope)
+        if conversation is not None and conversation.deferred_tool_requests is None:
+            conversation.messages += missing_results(conversation.messages)
+        return conversation
 
     # ── records ──────────────────────────────────────────────────────────────────────────────
 

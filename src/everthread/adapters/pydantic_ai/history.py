@@ -73,23 +73,34 @@ async def put_history(log: Any, history: Sequence[Any], subject: str | None) -> 
 
 
 async def load_messages(
-    store: AnyStore, thread: str, *, log: str = MESSAGES, reveal: bool = False
+    store: AnyStore, thread: str, *, log: str = MESSAGES, reveal: bool = False, deferred: bool = False
 ) -> list[ModelMessage]:
-    """The history that was kept, for ``agent.run(…, message_history=…)``; empty if there is none. What other
-    frameworks wrote is converted. Messages that were erased are left out. Personal values that others put
-    into the thread are shown only with ``reveal``."""
+    """Return the history that was kept, for ``agent.run(…, message_history=…)``; empty if there is none.
+
+    What other frameworks wrote is converted. Messages that were erased are left out. A call without a result
+    gets one that says so; with ``deferred`` calls of Pydantic AI's own at the end stay open, for
+    ``agent.run(…, deferred_tool_results=…)``. Personal values that others put into the thread are shown only
+    with ``reveal``.
+    """
     in_use = StoreInUse(store)
     try:
         items = await (await in_use.store.thread(thread)).log(log).read()
-        return built([data for each in shown(items, reveal) for data in each.messages])
+        found = shown(items, reveal, resumable=deferred)
+        return built([data for each in found for data in each.messages])
     finally:
         in_use.close()
 
 
-def shown(items: Sequence[Any], reveal: bool) -> list[Shown]:
-    """The items as Pydantic AI writes them itself, so that they can be compared with what it hands back."""
-    found = view(items, PYDANTIC_AI, _bare, reveal=reveal)
+def shown(items: Sequence[Any], reveal: bool, *, resumable: bool = True) -> list[Shown]:
+    """Return the items as Pydantic AI writes them, so that they can be compared with what it hands back."""
+    found = view(items, PYDANTIC_AI, _bare, reveal=reveal, resumable=resumable)
     return [each if each.own else each._replace(messages=dumped(built(each.messages))) for each in found]
+
+
+def missing_results(messages: Sequence[ModelMessage]) -> list[ModelMessage]:
+    """Return the results that the calls of the last message lack, which say so."""
+    items = [{"shape": PYDANTIC_AI, "message": each} for each in dumped(messages[-1:])]
+    return built([data for each in shown(items, True, resumable=False) for data in each.messages[1:]])
 
 
 def _bare(item: Any) -> list[Any] | None:
