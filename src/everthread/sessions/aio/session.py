@@ -37,7 +37,7 @@ from everthread.sessions.aio.status import records_of
 from everthread.sessions.aio.tasks import AsyncTasks
 from everthread.sessions.aio.turns import AsyncMessages, AsyncTurn, deliver, post
 from everthread.sessions.effects import Done, ToolUse, make_call
-from everthread.sessions.locks import Entering, next_round, uncancelled
+from everthread.sessions.locks import Entering, next_round
 from everthread.sessions.records import (
     STATUS_OF,
     CheckpointRecord,
@@ -53,7 +53,7 @@ from everthread.sessions.usage import Count, Total, Usage, checked_counts
 from everthread.threads.aio.thread import AnyVersion, AsyncThread, Effects
 from everthread.threads.aio.workspace import wanted_files
 from everthread.threads.document import TrackedDict
-from everthread.threads.twins import ASYNC, AwaitedFace
+from everthread.threads.twins import ASYNC, AwaitedFace, uncancelled
 from everthread.verifiers.specs import AllowCommands
 from everthread.versions import RunToken, Version
 from everthread.working.aio.home import AsyncHome
