@@ -556,19 +556,38 @@ class AsyncAgentSession(AwaitedFace):
     if ASYNC:
 
         def decide(
-            self, decision: Any, rationale: Any = "", planned_action: Any = "", rejected: Iterable[Any] = ()
+            self,
+            decision: Any,
+            rationale: Any = "",
+            planned_action: Any = "",
+            rejected: Iterable[Any] = (),
+            *,
+            key: str | None = None,
+            effect: str | None = None,
         ) -> Entering[AsyncPendingDecision]:
             """Write a decision down before acting upon it: await it, or enter it with ``async with``, and it
-            records its outcome."""
-            return Entering(self._decisions.decide(decision, rationale, planned_action, rejected))
+            records its outcome. The same ``key`` again gives the decision that was made under it. ``effect``
+            is the key of the :meth:`call` that carries it out: once that is done, so is the decision."""
+            return Entering(
+                self._decisions.decide(decision, rationale, planned_action, rejected, key, effect)
+            )
 
     else:
 
         def decide(
-            self, decision: Any, rationale: Any = "", planned_action: Any = "", rejected: Iterable[Any] = ()
+            self,
+            decision: Any,
+            rationale: Any = "",
+            planned_action: Any = "",
+            rejected: Iterable[Any] = (),
+            *,
+            key: str | None = None,
+            effect: str | None = None,
         ) -> AsyncPendingDecision:
-            """Write a decision down before acting upon it. As a context manager it records its outcome."""
-            return self._decisions.decide(decision, rationale, planned_action, rejected)
+            """Write a decision down before acting upon it. As a context manager it records its outcome. The
+            same ``key`` again gives the decision that was made under it. ``effect`` is the key of the
+            :meth:`call` that carries it out: once that is done, so is the decision."""
+            return self._decisions.decide(decision, rationale, planned_action, rejected, key, effect)
 
     async def record_outcome(self, decision_id: str, outcome: Any, *, failed: bool = False) -> DecisionRecord:
         """Say what came of a decision. The same again changes nothing; another outcome is refused, as is an
@@ -577,8 +596,12 @@ class AsyncAgentSession(AwaitedFace):
 
     async def incomplete_decisions(self) -> list[DecisionRecord]:
         """What was decided, by this run or an earlier one, and has no outcome; oldest first."""
+
+        async def is_done(key: str) -> bool:
+            return isinstance(await self._ledger.find(key), EffectRecord)
+
         async with self._thread.mutex:
-            return await read_open_decisions(self._thread)
+            return await read_open_decisions(self._thread, is_done)
 
     @property
     async def errors(self) -> list[ErrorRecord]:
@@ -645,6 +668,9 @@ class AsyncAgentSession(AwaitedFace):
         it had got, unless ``retry_on`` names it as one after which nothing has happened.
         """
         result: T = await self._caller.call(make_call(key, fn, args, kwargs, verify, retry_on))
+        # If that fails, the ledger still knows that it is done, and whoever reads decisions asks it.
+        with suppress(EverthreadError):
+            await self._decisions.close_for(key)
         return result
 
     async def settle(self, key: str, outcome: Done | bool) -> None:

@@ -226,8 +226,13 @@ class AsyncSessionRecords:
         return await find_done(await read_journal(self.thread.core, self._uid), key)
 
     async def open_decisions(self) -> list[DecisionRecord]:
-        """Decisions without an outcome, oldest first."""
-        return await read_open_decisions(self.thread)
+        """Return decisions without an outcome, oldest first, except those whose effect is done."""
+
+        async def is_done(key: str) -> bool:
+            found = await self.effect(key)
+            return found is not None and found.state == "done"
+
+        return await read_open_decisions(self.thread, is_done)
 
     async def decisions(self, limit: int | None = 20) -> list[DecisionRecord]:
         """The newest decisions, newest first."""

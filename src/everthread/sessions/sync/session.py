@@ -537,10 +537,19 @@ class AgentSession(BlockingFace):
     # ── decisions, errors ────────────────────────────────────────────────────────────────────
 
     def decide(
-        self, decision: Any, rationale: Any = "", planned_action: Any = "", rejected: Iterable[Any] = ()
+        self,
+        decision: Any,
+        rationale: Any = "",
+        planned_action: Any = "",
+        rejected: Iterable[Any] = (),
+        *,
+        key: str | None = None,
+        effect: str | None = None,
     ) -> PendingDecision:
-        """Write a decision down before acting upon it. As a context manager it records its outcome."""
-        return self._decisions.decide(decision, rationale, planned_action, rejected)
+        """Write a decision down before acting upon it. As a context manager it records its outcome. The
+        same ``key`` again gives the decision that was made under it. ``effect`` is the key of the
+        :meth:`call` that carries it out: once that is done, so is the decision."""
+        return self._decisions.decide(decision, rationale, planned_action, rejected, key, effect)
 
     def record_outcome(self, decision_id: str, outcome: Any, *, failed: bool = False) -> DecisionRecord:
         """Say what came of a decision. The same again changes nothing; another outcome is refused, as is an
@@ -549,8 +558,12 @@ class AgentSession(BlockingFace):
 
     def incomplete_decisions(self) -> list[DecisionRecord]:
         """What was decided, by this run or an earlier one, and has no outcome; oldest first."""
+
+        def is_done(key: str) -> bool:
+            return isinstance(self._ledger.find(key), EffectRecord)
+
         with self._thread.mutex:
-            return read_open_decisions(self._thread)
+            return read_open_decisions(self._thread, is_done)
 
     @property
     def errors(self) -> list[ErrorRecord]:
@@ -591,6 +604,9 @@ class AgentSession(BlockingFace):
         it had got, unless ``retry_on`` names it as one after which nothing has happened.
         """
         result: T = self._caller.call(make_call(key, fn, args, kwargs, verify, retry_on))
+        # If that fails, the ledger still knows that it is done, and whoever reads decisions asks it.
+        with suppress(EverthreadError):
+            self._decisions.close_for(key)
         return result
 
     def settle(self, key: str, outcome: Done | bool) -> None:

@@ -227,8 +227,13 @@ class SessionRecords:
         return find_done(read_journal(self.thread.core, self._uid), key)
 
     def open_decisions(self) -> list[DecisionRecord]:
-        """Decisions without an outcome, oldest first."""
-        return read_open_decisions(self.thread)
+        """Return decisions without an outcome, oldest first, except those whose effect is done."""
+
+        def is_done(key: str) -> bool:
+            found = self.effect(key)
+            return found is not None and found.state == "done"
+
+        return read_open_decisions(self.thread, is_done)
 
     def decisions(self, limit: int | None = 20) -> list[DecisionRecord]:
         """The newest decisions, newest first."""
