@@ -136,13 +136,14 @@ class Store(MaintainedStore):
         replace_system: bool = False,
         initial: Mapping[str, Any] | None = None,
         lease_ttl: float = 300.0,
+        wait_s: float = 0,
         parent: AgentSession | None = None,
         run: str | RunToken | None = None,
     ) -> AgentSession:
         """Begin a run of an agent on the thread of this name; use it as a context manager.
 
         See :class:`AgentSession` for what the options mean. Raises :class:`SessionBusyError` if another live
-        run holds the thread.
+        run holds the thread, and still does after ``wait_s`` seconds.
         """
         from everthread.sessions.sync.session import AgentSession
 
@@ -164,6 +165,7 @@ class Store(MaintainedStore):
             replace_system=replace_system,
             initial=initial,
             lease_ttl=lease_ttl,
+            wait_s=wait_s,
             parent=parent,
             run=run,
         )

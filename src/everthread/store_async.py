@@ -410,6 +410,7 @@ class AsyncStore(AsyncThreadStore):
         replace_system: bool = False,
         initial: Mapping[str, Any] | None = None,
         lease_ttl: float = 300.0,
+        wait_s: float = 0,
         parent: AsyncAgentSession | None = None,
         run: str | RunToken | None = None,
     ) -> AsyncAgentSession:
@@ -417,7 +418,8 @@ class AsyncStore(AsyncThreadStore):
         await it, and close it.
 
         See :class:`AgentSession` for what the options mean; what is durable when a call returns is awaited
-        here. Raises :class:`SessionBusyError` if another live run holds the thread.
+        here. Raises :class:`SessionBusyError` if another live run holds the thread, and still does after
+        ``wait_s`` seconds.
         """
         from everthread.sessions.aio.session import AsyncAgentSession
 
@@ -440,6 +442,7 @@ class AsyncStore(AsyncThreadStore):
             replace_system=replace_system,
             initial=initial,
             lease_ttl=lease_ttl,
+            wait_s=wait_s,
             parent=parent,
             run=run,
         )

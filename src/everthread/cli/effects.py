@@ -51,6 +51,8 @@ def effects(call: Invocation, thread: str, only_open: bool, limit: int) -> None:
             "losses": None if losses is None else losses.why,
         }
         call.output.answer("effects", data, lambda: _print(data, now_us), records("effects", COLUMNS))
+        if not only_open and len(settled) < records_.effect_count:
+            note(f"{len(settled):,} of {records_.effect_count:,} settled effects; --limit shows more")
     doubtful = [effect for effect in opened if effect.state == "in_doubt"]
     if doubtful:
         command = call.command("settle", thread, doubtful[0].key, options="--done or --not-done")

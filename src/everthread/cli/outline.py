@@ -204,7 +204,7 @@ def _session(key: str, stored: Any) -> Part | None:
         return None
     decisions = _items(stored.get("decisions"), "decision") or {}
     lines = [OutlineRow("?", str(item["decision"]), _why(item)) for item in decisions.values()]
-    return Part(key, "decided, not done yet", tuple(lines))
+    return Part(key, "decided, no outcome", tuple(lines))
 
 
 def _subagents(found: list[Child]) -> Part:

@@ -196,15 +196,19 @@ def _lines(report: ResumeReport) -> Iterator[tuple[str, str, str | None]]:
     for fact in (*report.contradicted, *report.stale):
         yield fact.status.value, f"{fact.key}: {fact.reason}", "yellow"
     for decision in report.decisions[:_NAMED_MAX]:
-        yield "decided, not done yet", "•••" if decision.personal else decision.decision, "yellow"
+        yield "decided, no outcome", "•••" if decision.personal else decision.decision, "yellow"
     todos = report.todos
     for todo in (*todos.get("in_progress", ()), *todos.get("pending", ()))[:_NAMED_MAX]:
         yield "todo", _said(todo.content), None
+    for loop in report.open_loops[:_NAMED_MAX]:
+        yield "open loop", _said(loop.description), None
     for task in (*report.in_progress, *report.ready)[:_NAMED_MAX]:
         yield "task", _said(task.text), None
     counts = [f"{len(found):,} {status.replace('_', ' ')}" for status, found in todos.items() if found]
     if counts:
         yield "todos", ", ".join(counts), None
+    if len(report.open_loops) > _NAMED_MAX:
+        yield "open loops", f"{len(report.open_loops):,}", None
     if report.ready or report.blocked or report.in_progress:
         counts = [f"{len(report.in_progress):,} in progress", f"{len(report.ready):,} ready"]
         yield "tasks", ", ".join([*counts, f"{len(report.blocked):,} blocked"]), None

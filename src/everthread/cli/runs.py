@@ -32,7 +32,8 @@ def runs(call: Invocation, thread: str, limit: int) -> None:
     with call.store() as store:
         existing(store, thread)
         records_ = store.session_records(thread)
-        found = records_.runs(limit)
+        every = records_.runs()
+        found = every[:limit]
         now_us = store.core.runtime.now_us()
 
         def show() -> None:
@@ -47,6 +48,8 @@ def runs(call: Invocation, thread: str, limit: int) -> None:
                 click.echo(clean(", ".join(filter(None, [words, *details]))))
             if not found:
                 note("no run yet")
+            if len(found) < len(every):
+                note(f"{len(found):,} of {len(every):,} runs; --limit shows more")
 
         listed = [{name: _field(getattr(run, name)) for name in COLUMNS} for run in found]
         call.output.answer("runs", {"thread": thread, "runs": listed}, show, records("runs", COLUMNS))

@@ -158,6 +158,13 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     step: tuple[str, int] | None = None
 
 
+def repeated(verify: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Return the ``verify`` of a function that may run twice. Raises :class:`UsageError` if it has one."""
+    if verify is not None:
+        raise UsageError("repeatable=True runs the function again instead of asking: leave out verify=")
+    return lambda *args, **kwargs: False
+
+
 def make_call(
     key: str,
     fn: Callable[..., Any],

@@ -1,4 +1,4 @@
-"""What sessions of async callers need instead of thread locks, and work that no cancellation cuts short."""
+"""What sessions of async callers need instead of thread locks."""
 
 from __future__ import annotations
 
@@ -137,25 +137,6 @@ class Signal:
     def wait(self, seconds: float) -> None:
         """Wait for it, at most so long."""
         self._event.wait(seconds)
-
-
-async def uncancelled(work: Coroutine[Any, Any, T]) -> T:
-    """Do the work to its end. A cancellation is raised afterwards."""
-    import asyncio
-
-    doing = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not doing.done():
-        try:
-            await asyncio.wait({doing})
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        if not doing.cancelled():
-            # Retrieved, so that asyncio doesn't log an error that the cancellation outranks.
-            doing.exception()
-        raise cancelled
-    return doing.result()
 
 
 class Entering(Generic[T]):

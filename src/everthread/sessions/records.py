@@ -138,6 +138,8 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     failed: bool = False
     outcome_us: int | None = None
     personal: bool = False
+    #: The key of the effect that carries it out; once that is done, so is the decision.
+    effect: str | None = None
 
     @property
     def at(self) -> datetime.datetime:
@@ -281,6 +283,7 @@ def decision_of(stored: Mapping[str, Any], outcome: Mapping[str, Any] | None = N
         failed=outcome is not None and bool(outcome.get("failed")),
         outcome_us=None if outcome is None else _whole(outcome, "at_us"),
         personal=any(isinstance(part, Personal | Erased) for part in words),
+        effect=_text_or_none(stored, "effect"),
     )
 
 

@@ -230,6 +230,9 @@ class ResumeReport(msgspec.Struct, frozen=True, kw_only=True):
         ]
         if todos:
             lines.append("todos: " + ", ".join(todos))
+        if self.open_loops:
+            words = _named(shown(loop.description) for loop in self.open_loops)
+            lines.append(f"{counted(len(self.open_loops), 'open loop')}: {words}")
         if self.ready or self.blocked or self.in_progress:
             lines.append(
                 f"tasks: {len(self.in_progress):,} in progress, {len(self.ready):,} ready, "

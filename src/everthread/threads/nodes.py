@@ -7,7 +7,7 @@ that container is first read and kept by the node above it, so that reading twic
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, MutableMapping
+from collections.abc import ItemsView, Iterator, KeysView, MutableMapping, ValuesView
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from everthread.arguments import format_path
@@ -276,6 +276,21 @@ _MOVED: Final = "moved"  # it was deleted and added again, so it stands at the e
 _How = str | tuple[int | float | None, int | float]
 
 
+class _Keys(KeysView[Any]):
+    def __reversed__(self) -> Iterator[Any]:
+        return reversed(self._mapping)  # type: ignore[call-overload, no-any-return]
+
+
+class _Values(ValuesView[Any]):
+    def __reversed__(self) -> Iterator[Any]:
+        return (self._mapping[key] for key in reversed(self._mapping))  # type: ignore[call-overload]
+
+
+class _Items(ItemsView[Any, Any]):
+    def __reversed__(self) -> Iterator[tuple[Any, Any]]:
+        return ((key, self._mapping[key]) for key in reversed(self._mapping))  # type: ignore[call-overload]
+
+
 class TrackedDict(Node, MutableMapping[Any, Any]):
     """A dictionary inside the document. Behaves as a ``dict`` does, and knows what changed.
 
@@ -330,6 +345,15 @@ class TrackedDict(Node, MutableMapping[Any, Any]):
         lift = self._document.lift
         for key in reversed(self._raw):
             yield lift(key) if type(key) is Tagged else key
+
+    def keys(self) -> KeysView[Any]:
+        return _Keys(self)
+
+    def values(self) -> ValuesView[Any]:
+        return _Values(self)
+
+    def items(self) -> ItemsView[Any, Any]:
+        return _Items(self)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, dict | TrackedDict):

@@ -40,6 +40,25 @@ def refuse_coroutine(made: Any, what: str, instead: str) -> None:
         raise UsageError(f"{what} is an async function, and nothing here awaits it; {instead}")
 
 
+async def uncancelled(work: Coroutine[Any, Any, T]) -> T:
+    """Run the coroutine to its end. If the caller is cancelled meanwhile, raise that afterwards."""
+    import asyncio
+
+    doing = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not doing.done():
+        try:
+            await asyncio.wait({doing})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        if not doing.cancelled():
+            # Retrieved, so that asyncio doesn't log an error that the cancellation outranks.
+            doing.exception()
+        raise cancelled
+    return doing.result()
+
+
 class AwaitedFace:
     """What an object of an async store says to whoever takes it for a blocking one."""
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
+from everthread.arguments import check_name
 from everthread.codec.schema import CURRENT_SCHEMA_VERSION, VERSION_FIELD
 from everthread.errors import (
     InvalidStateError,
@@ -23,6 +25,8 @@ from everthread.working.items import (
     COLLECTIONS,
     CONTEXT_ITEMS,
     KINDS,
+    OPEN_LOOPS,
+    TODOS,
     Item,
     Kind,
     UnsavedDocument,
@@ -230,15 +234,23 @@ class Collections:
     # ── changing ─────────────────────────────────────────────────────────────────────────────
 
     @locked
-    def add(self, kind: Kind[Item], fields: dict[str, Any]) -> Item:
-        """A new item with a new id and the present time."""
+    def add(self, kind: Kind[Item], fields: dict[str, Any], key: str | None = None) -> Item:
+        """Add an item with a new id, or the id that ``key`` gives it, and the present time."""
         root = self._backing.writable()
         items = self.items(root, kind)
-        id = self.ids()
+        id = self.ids() if key is None else id_of(kind, key)
         while items is not None and id in items:
             id = self.ids()
         now = self.now()
         return self._put_one(root, kind, id, {**fields, "created_at": now, "updated_at": now})
+
+    @locked
+    def under(self, kind: Kind[Item], key: str | None) -> Item | None:
+        """Return the item that was added under ``key``, or None."""
+        root = self._backing.writable()
+        if key is None or self.fields(root, kind, id_of(kind, key)) is None:
+            return None
+        return self.one(kind, id_of(kind, key))
 
     @locked
     def put(self, kind: Kind[Item], id: str, fields: dict[str, Any], optional: tuple[str, ...]) -> Item:
@@ -344,6 +356,9 @@ _SETTLED: Final[Mapping[str, Callable[[str, str], str]]] = {
     "verified_at": max,
 }
 
+#: Collections in which two sides add the same item only if both did so under one key.
+_ADDED_UNDER_KEYS: Final = frozenset({TODOS.key, OPEN_LOOPS.key})
+
 #: Where conflicts are that ``resolve`` may settle.
 _OURS: Final = frozenset((key,) for key in COLLECTIONS)
 
@@ -360,12 +375,22 @@ def may_settle(conflict: Conflict, resolve: str | None) -> bool:
 
 
 def rule_of(conflict: Conflict) -> Callable[[str, str], str] | None:
-    """How to settle it without asking: only two times in the same field of an item are that clear."""
+    """Return how to settle the conflict without asking: two times in the same field of an item, or an item
+    that both sides added under one key, of which the first stands."""
     path = conflict.path
     if len(path) != 3 or path[0] not in COLLECTIONS:
         return None
     both = isinstance(conflict.ours, str) and isinstance(conflict.theirs, str)
-    return _SETTLED.get(path[2]) if both else None
+    rule = _SETTLED.get(path[2]) if both else None
+    if rule is None and path[0] in _ADDED_UNDER_KEYS and conflict.base is ABSENT:
+        return lambda ours, theirs: theirs
+    return rule
+
+
+def id_of(kind: Kind[Any], key: str) -> str:
+    """Return the id of the item of this kind that is added under ``key``: the same in every process."""
+    key = check_name(key, "key")
+    return hashlib.sha256(f"{kind.key}\0{key}".encode()).hexdigest()[:12]
 
 
 def get_place(root: Any, place: Place) -> Any:

@@ -64,7 +64,7 @@ def test_a_session_is_recognised(document: Any) -> None:
         "constraints": [("!", "never")],
         "todos: 1 in progress, 1 completed, 1 cancelled": [("▶", "urgent"), ("✓", "over"), ("✗", "given up")],
         "tasks: 2 pending": [("○", "one"), ("○", "two")],
-        "decided, not done yet": [("?", "use FIFO")],
+        "decided, no outcome": [("?", "use FIFO")],
         "open loops": [("?", "asked"), ("✓", "answered")],
         "context": [("=", "branch: main")],
     }

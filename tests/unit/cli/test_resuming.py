@@ -22,6 +22,8 @@ def kill_in_the_middle(program: Program) -> None:
         "    s.work.set_intention('pay the invoices')\n"
         "    s.work.complete_todo(s.work.add_todo('fetch').id)\n"
         "    s.work.add_todo('pay')\n"
+        "    s.work.add_open_loop('ask the auditor')\n"
+        "    s.work.resolve_open_loop(s.work.add_open_loop('ask the bank').id)\n"
         "    s.tasks.add('report')\n"
         "    s.decide('use FIFO')\n"
         "    s.call('pay-1', pay)\n"
@@ -35,9 +37,10 @@ def test_after_a_crash(program: Program) -> None:
     assert "run 1 crashed" in answer.out.splitlines()[0]
     assert [line.split(None, 1) for line in answer.out.splitlines()[1:]] == [
         ["goal", "pay the invoices"],
-        ["in", "doubt              pay-1 (pay)"],
-        ["decided,", "not done yet use FIFO"],
+        ["in", "doubt            pay-1 (pay)"],
+        ["decided,", "no outcome use FIFO"],
         ["todo", "pay"],
+        ["open", "loop           ask the auditor"],
         ["task", "report"],
         ["todos", "1 pending, 1 completed"],
         ["tasks", "0 in progress, 1 ready, 0 blocked"],
@@ -46,10 +49,19 @@ def test_after_a_crash(program: Program) -> None:
     report = program.json("resume", "bot", code=4)["report"]
     assert (report["status"], report["crashed"]) == ("crashed", True)
     assert report["in_flight"][0]["key"] == "pay-1"
+    assert "1 open loop: ask the auditor" in report["summary"].splitlines()
     rows = program("resume", "bot", "--format", "tsv", code=4).out.splitlines()
     kinds = [row.split("\t")[:3] for row in rows[1:]]
     assert ["effect", "pay-1", "in_doubt"] in kinds
-    assert [kind for kind, *_ in kinds] == ["session", "effect", "decision", "task", "todo", "todo"]
+    assert [kind for kind, *_ in kinds] == [
+        "session",
+        "effect",
+        "decision",
+        "task",
+        "todo",
+        "todo",
+        "open_loop",
+    ]
 
 
 def test_drift_ends_with_4(program: Program, store: everthread.Store, tmp_path: Path) -> None:

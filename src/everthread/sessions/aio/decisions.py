@@ -8,11 +8,13 @@ really done to the world is the effect ledger's business, and that is never rewo
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from hashlib import sha256
 from types import TracebackType
 from typing import Any, Self
 
 from everthread.arguments import check_name, check_several
-from everthread.errors import InvalidStateError, InvalidValueError
+from everthread.errors import ConflictError, InvalidStateError, InvalidValueError
 from everthread.sessions.aio.fenced_thread import AsyncFencedThread
 from everthread.sessions.aio.logs import newest_first, revealing
 from everthread.sessions.records import DecisionRecord, decision_of
@@ -24,6 +26,9 @@ from everthread.values import Personal, check_text
 
 LOG = "session/decisions"
 OPEN = "decisions"
+#: The outcome of a decision whose effect is done.
+EFFECT_DONE = "done"
+_TRIES = 1000
 
 
 class AsyncPendingDecision(AwaitedFace):
@@ -91,7 +96,9 @@ class AsyncPendingDecision(AwaitedFace):
         if error is None:
             await self.record("done")
         else:
-            await self.record(f"failed: {type(error).__name__}", failed=True)
+            # Its effect may have closed it before the block failed; what the block raised is raised.
+            with suppress(InvalidStateError):
+                await self.record(f"failed: {type(error).__name__}", failed=True)
 
     def __repr__(self) -> str:
         words = "•••" if self._record.personal else repr(self.decision)
@@ -107,10 +114,16 @@ class Decisions:
         self._agent = agent
 
     async def decide(
-        self, decision: Any, rationale: Any, planned_action: Any, rejected: Iterable[Any]
+        self,
+        decision: Any,
+        rationale: Any,
+        planned_action: Any,
+        rejected: Iterable[Any],
+        key: str | None,
+        effect: str | None,
     ) -> AsyncPendingDecision:
         check_several(rejected, "rejected", "the options that were not taken")
-        decision_id = self._thread.new_id()
+        decision_id = self._thread.new_id() if key is None else _id_of(key)
         stored: dict[str, Any] = {
             "decision_id": decision_id,
             "decision": check_text(decision, "the decision", "decision"),
@@ -121,11 +134,51 @@ class Decisions:
             "run": self._run_id,
             "agent": self._agent,
         }
-        async with self._thread.writing():
-            stored["after"] = await self._newest_message()
-            own_part(self._thread.state).setdefault(OPEN, {})[decision_id] = stored
-            self._thread.log(LOG).append(stored)
-        return AsyncPendingDecision(decision_of(stored), self.settle)
+        if effect is not None:
+            stored["effect"] = check_name(effect, "effect")
+        if key is not None:
+            # By this id it is found in the log, also once it has an outcome.
+            stored["id"] = decision_id
+            record = await self._decide_once(decision_id, stored)
+        else:
+            async with self._thread.writing():
+                await self._put(decision_id, stored)
+            record = decision_of(stored)
+        return AsyncPendingDecision(record, self.settle)
+
+    async def _put(self, decision_id: str, stored: dict[str, Any]) -> None:
+        stored["after"] = await self._newest_message()
+        own_part(self._thread.state).setdefault(OPEN, {})[decision_id] = stored
+        self._thread.log(LOG).append(stored)
+
+    async def _decide_once(self, decision_id: str, stored: dict[str, Any]) -> DecisionRecord:
+        """Write the decision down unless the thread has it, also if another process does so meanwhile."""
+        thread = self._thread
+        async with thread.mutex:
+            if thread.dirty:
+                await thread.save()
+            for left in reversed(range(_TRIES)):
+                try:
+                    async with thread.writing(rebases=False):
+                        at = await thread.log(LOG).find(decision_id)
+                        if at is None:
+                            await self._put(decision_id, stored)
+                    break
+                except ConflictError:
+                    if not left:
+                        raise
+            if at is None:
+                return decision_of(stored)
+            (known,) = await thread.log(LOG).read(at, at + 1)
+            if decision_id in open_decisions(thread):
+                return await revealing(thread.core, decision_of, known)
+            return await self._settled_as(decision_id)
+
+    async def close_for(self, effect: str) -> None:
+        """Record the outcome of the decisions that this effect, which is done, carried out."""
+        for decision_id, stored in open_decisions(self._thread).items():
+            if stored.get("effect") == effect:
+                await self.settle(decision_id, EFFECT_DONE)
 
     async def _newest_message(self) -> Any:
         """The id of the message that a decision follows; ``None`` if there is none, or it has no id."""
@@ -150,19 +203,21 @@ class Decisions:
         return await revealing(self._thread.core, decision_of, stored, ended)
 
     async def _settled_before(self, decision_id: str, outcome: Any) -> DecisionRecord:
-        for known in await read_decisions(self._thread, len(self._thread.log(LOG))):
-            if known.id == decision_id and known.complete:
-                break
-        else:
-            raise InvalidStateError(
-                f"there is no decision {decision_id!r}, or it was rewound past; "
-                "record what came of it in a new one"
-            )
+        known = await self._settled_as(decision_id)
         if known.outcome != outcome:
             raise InvalidStateError(
                 f"the outcome of the decision {decision_id!r} is recorded already: {known.outcome!r}"
             )
         return known
+
+    async def _settled_as(self, decision_id: str) -> DecisionRecord:
+        for known in await read_decisions(self._thread, len(self._thread.log(LOG))):
+            if known.id == decision_id and known.complete:
+                return known
+        raise InvalidStateError(
+            f"there is no decision {decision_id!r}, or it was rewound past; "
+            "record what came of it in a new one"
+        )
 
 
 def open_decisions(thread: AsyncThread) -> dict[str, Mapping[str, Any]]:
@@ -180,9 +235,16 @@ def decided_count(thread: AsyncThread) -> int:
     return max(0, len(thread.log(LOG)) - len(open_decisions(thread))) // 2
 
 
-async def read_open_decisions(thread: AsyncThread) -> list[DecisionRecord]:
-    """The same as records, oldest first."""
-    stored = list(open_decisions(thread).values())
+async def read_open_decisions(
+    thread: AsyncThread, is_done: Callable[[str], Awaitable[bool]]
+) -> list[DecisionRecord]:
+    """Return them as records, oldest first, without those whose effect is done: the run that called it may
+    have been killed before it recorded the outcome."""
+    stored = []
+    for one in open_decisions(thread).values():
+        effect = one.get("effect")
+        if not isinstance(effect, str) or not await is_done(effect):
+            stored.append(one)
     found = await revealing(thread.core, lambda: [decision_of(each) for each in stored])
     return sorted(found, key=lambda decision: decision.at_us)
 
@@ -203,6 +265,11 @@ async def read_decisions(thread: AsyncThread, limit: int) -> list[DecisionRecord
         if len(found) == limit:
             break
     return await revealing(thread.core, lambda: [decision_of(*each) for each in found])
+
+
+def _id_of(key: str) -> str:
+    """Return the id of the decision that is made under ``key``: the same in every process."""
+    return sha256(check_name(key, "key").encode()).hexdigest()[:12]
 
 
 def _words(value: Any, name: str) -> Any:

@@ -323,7 +323,7 @@ class AsyncFencedThread(AsyncThread):
 
     async def merge(
         self,
-        other: AsyncThread,
+        other: AsyncThread | str,
         *,
         resolve: str | Callable[[Any], Any] | None = None,
         label: str | None = None,

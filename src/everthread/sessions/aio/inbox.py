@@ -24,8 +24,10 @@ from everthread.errors import (
     MergeConflictError,
     ThreadDeletedError,
     ThreadNotFoundError,
+    VersionPrunedError,
 )
 from everthread.messages.shapes import enclose
+from everthread.sessions.aio.logs import newest_first
 from everthread.threads.aio.core import key_hash
 from everthread.threads.aio.journals import INBOX, beside
 from everthread.threads.aio.keys import KeyFinder
@@ -72,7 +74,7 @@ async def send(
     try:
         version = await _put(inbox, item, key)
         if key is not None and version is not None:
-            await _check_same(inbox, version, message, key)
+            await _check_same(inbox, version, item, key)
     except ThreadDeletedError:
         raise _gone(line.name) from None
     now = await core.backend.line(line.id)
@@ -97,11 +99,23 @@ async def _put(inbox: AsyncThread, item: Mapping[str, Any], key: str | None) -> 
             await inbox.rebase()
 
 
-async def _check_same(inbox: AsyncThread, version: Version, message: Any, key: str) -> None:
+async def _sent(inbox: AsyncThread, version: Version, item_id: str) -> Any:
+    """Return the item that a version brought, or None if it is no longer there."""
+    try:
+        log = (await inbox.at(version)).log(LOG)
+    except VersionPrunedError:
+        # The version was deleted by gc(); an inbox is only appended to, so that the item is still in its log.
+        async for known in newest_first(inbox.log(LOG)):
+            if known["item"] == item_id:
+                return known
+        return None
+    return (await log.read(len(log) - 1, len(log)))[0]
+
+
+async def _check_same(inbox: AsyncThread, version: Version, item: Mapping[str, Any], key: str) -> None:
     """Raise :class:`InvalidValueError` if what was sent under this key is another message."""
-    log = (await inbox.at(version)).log(LOG)
-    (item,) = await log.read(len(log) - 1, len(log))
-    if not _says_the_same(item["message"], message):
+    known = await _sent(inbox, version, item["item"])
+    if known is not None and not _says_the_same(known["message"], item["message"]):
         raise InvalidValueError(
             f"another message was sent under the key {key!r}, and stays the one of that key; send this "
             "one under another key. Nothing was sent",

@@ -9,12 +9,13 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property
 from inspect import isawaitable
+from time import monotonic
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar, overload
 
 import msgspec
 
-from everthread.arguments import check_mapping, check_name, counted
+from everthread.arguments import check_mapping, check_name, check_seconds, counted
 from everthread.briefing.selection import Briefing
 from everthread.errors import (
     EverthreadError,
@@ -22,6 +23,7 @@ from everthread.errors import (
     InvalidValueError,
     MaxTurnsError,
     NotFoundError,
+    SessionBusyError,
     ThreadDeletedError,
     ToolVetoError,
     UsageError,
@@ -36,8 +38,8 @@ from everthread.sessions.aio.run_start import SessionOptions, StartedRun, begin
 from everthread.sessions.aio.status import records_of
 from everthread.sessions.aio.tasks import AsyncTasks
 from everthread.sessions.aio.turns import AsyncMessages, AsyncTurn, deliver, post
-from everthread.sessions.effects import Done, ToolUse, make_call
-from everthread.sessions.locks import Entering, next_round, uncancelled
+from everthread.sessions.effects import Done, ToolUse, make_call, repeated
+from everthread.sessions.locks import Entering, next_round
 from everthread.sessions.records import (
     STATUS_OF,
     CheckpointRecord,
@@ -53,7 +55,7 @@ from everthread.sessions.usage import Count, Total, Usage, checked_counts
 from everthread.threads.aio.thread import AnyVersion, AsyncThread, Effects
 from everthread.threads.aio.workspace import wanted_files
 from everthread.threads.document import TrackedDict
-from everthread.threads.twins import ASYNC, AwaitedFace
+from everthread.threads.twins import ASYNC, AwaitedFace, pause_async, uncancelled
 from everthread.verifiers.specs import AllowCommands
 from everthread.versions import RunToken, Version
 from everthread.working.aio.home import AsyncHome
@@ -63,7 +65,8 @@ from everthread.working.config import Config
 T = TypeVar("T")
 
 LEASE_TTL_S = 300.0
-_ERRORS_SHOWN = 1_000
+#: How long a session that waits for its turn pauses before it looks again, at first and at most.
+_PAUSE_S, _PAUSE_S_MAX = 0.005, 0.25
 
 
 class AsyncAgentSession(AwaitedFace):
@@ -82,7 +85,8 @@ class AsyncAgentSession(AwaitedFace):
     thread that has messages, a ``system`` that isn't its own raises, unless ``replace_system`` says that it
     shall take the other's place. After ``max_turns`` turns :meth:`turn` raises :class:`MaxTurnsError`.
     ``lease_ttl`` is how many seconds after its last write or :meth:`heartbeat` another process may take the
-    session over, if it can't see that this one is dead. ``parent`` is the session that this is a subagent of.
+    session over, if it can't see that this one is dead. ``wait_s`` is how many seconds to wait while another
+    run holds the thread. ``parent`` is the session that this is a subagent of.
 
     ``run`` names the run, as text or a :class:`RunToken`: every process that begins a session with the same
     name is part of one run, several at a time. Leaving the block leaves such a run open, unless an end was
@@ -115,6 +119,7 @@ class AsyncAgentSession(AwaitedFace):
         replace_system: bool = False,
         initial: Mapping[str, Any] | None = None,
         lease_ttl: float = LEASE_TTL_S,
+        wait_s: float = 0,
         parent: AsyncAgentSession | None = None,
         run: str | RunToken | None = None,
         _must_exist: bool = False,
@@ -145,6 +150,7 @@ class AsyncAgentSession(AwaitedFace):
             unlisted=_unlisted and run is None,
             run=run,
         )
+        self._wait_s = check_seconds(wait_s, "wait_s")
         self.agent = agent
         self.max_turns = max_turns
         self._lifecycle = lifecycle
@@ -161,18 +167,36 @@ class AsyncAgentSession(AwaitedFace):
         self._has_begun = False
         self._home = AsyncHome(store, Config())
         if not ASYNC:
-            self._begin()
+            self._begin_in_turn()
+
+    async def _begin_in_turn(self) -> None:
+        """Begin, and while another run holds the thread try again, for as long as the caller waits."""
+        until_s, pause_s = monotonic() + self._wait_s, _PAUSE_S
+        try:
+            while not self._has_begun:
+                try:
+                    if ASYNC:
+                        # Waiting may be cancelled; beginning may not, or nothing would ever end the run.
+                        await uncancelled(self._begin())
+                    else:
+                        self._begin()
+                except SessionBusyError:
+                    left_s = until_s - monotonic()
+                    if left_s <= 0 or self._has_begun:
+                        raise
+                    await pause_async(min(pause_s, left_s))
+                    pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+        except BaseException:
+            if not self._has_begun:
+                await self._home.close()
+            raise
 
     async def _begin(self) -> None:
         if ASYNC:
             await next_round()
         parent = self._parent
-        try:
-            store = await self._home.open()
-            begun = await begin(store, self._wanted, None if parent is None else parent._runs)
-        except BaseException:
-            await self._home.close()
-            raise
+        store = await self._home.open()
+        begun = await begin(store, self._wanted, None if parent is None else parent._runs)
         self._set_up(begun, self._lifecycle)
         try:
             if parent is not None:
@@ -556,19 +580,38 @@ class AsyncAgentSession(AwaitedFace):
     if ASYNC:
 
         def decide(
-            self, decision: Any, rationale: Any = "", planned_action: Any = "", rejected: Iterable[Any] = ()
+            self,
+            decision: Any,
+            rationale: Any = "",
+            planned_action: Any = "",
+            rejected: Iterable[Any] = (),
+            *,
+            key: str | None = None,
+            effect: str | None = None,
         ) -> Entering[AsyncPendingDecision]:
             """Write a decision down before acting upon it: await it, or enter it with ``async with``, and it
-            records its outcome."""
-            return Entering(self._decisions.decide(decision, rationale, planned_action, rejected))
+            records its outcome. The same ``key`` again gives the decision that was made under it. ``effect``
+            is the key of the :meth:`call` that carries it out: once that is done, so is the decision."""
+            return Entering(
+                self._decisions.decide(decision, rationale, planned_action, rejected, key, effect)
+            )
 
     else:
 
         def decide(
-            self, decision: Any, rationale: Any = "", planned_action: Any = "", rejected: Iterable[Any] = ()
+            self,
+            decision: Any,
+            rationale: Any = "",
+            planned_action: Any = "",
+            rejected: Iterable[Any] = (),
+            *,
+            key: str | None = None,
+            effect: str | None = None,
         ) -> AsyncPendingDecision:
-            """Write a decision down before acting upon it. As a context manager it records its outcome."""
-            return self._decisions.decide(decision, rationale, planned_action, rejected)
+            """Write a decision down before acting upon it. As a context manager it records its outcome. The
+            same ``key`` again gives the decision that was made under it. ``effect`` is the key of the
+            :meth:`call` that carries it out: once that is done, so is the decision."""
+            return self._decisions.decide(decision, rationale, planned_action, rejected, key, effect)
 
     async def record_outcome(self, decision_id: str, outcome: Any, *, failed: bool = False) -> DecisionRecord:
         """Say what came of a decision. The same again changes nothing; another outcome is refused, as is an
@@ -577,14 +620,18 @@ class AsyncAgentSession(AwaitedFace):
 
     async def incomplete_decisions(self) -> list[DecisionRecord]:
         """What was decided, by this run or an earlier one, and has no outcome; oldest first."""
+
+        async def is_done(key: str) -> bool:
+            return isinstance(await self._ledger.find(key), EffectRecord)
+
         async with self._thread.mutex:
-            return await read_open_decisions(self._thread)
+            return await read_open_decisions(self._thread, is_done)
 
     @property
     async def errors(self) -> list[ErrorRecord]:
-        """What went wrong in all runs, oldest first (the newest thousand)."""
+        """What went wrong in all runs, oldest first."""
         async with self._journal.mutex:
-            return (await read_errors(self._journal, _ERRORS_SHOWN))[::-1]
+            return (await read_errors(self._journal, sys.maxsize))[::-1]
 
     async def record_error(
         self, error: BaseException | str, *, where: str = "", handled: str | None = None
@@ -610,6 +657,7 @@ class AsyncAgentSession(AwaitedFace):
             *args: Any,
             verify: Callable[..., Any] | None = None,
             retry_on: Any = (),
+            repeatable: bool = False,
             **kwargs: Any,
         ) -> T: ...
 
@@ -622,6 +670,7 @@ class AsyncAgentSession(AwaitedFace):
             *args: Any,
             verify: Callable[..., Any] | None = None,
             retry_on: Any = (),
+            repeatable: bool = False,
             **kwargs: Any,
         ) -> T: ...
 
@@ -633,6 +682,7 @@ class AsyncAgentSession(AwaitedFace):
         *args: Any,
         verify: Callable[..., Any] | None = None,
         retry_on: Any = (),
+        repeatable: bool = False,
         **kwargs: Any,
     ) -> T:
         """Call ``fn(*args, **kwargs)``, which has an effect on the world, at most once for this key, over all
@@ -643,8 +693,16 @@ class AsyncAgentSession(AwaitedFace):
         again; ``None``: unknown. Without an answer :class:`InDoubtError` is raised and nothing is repeated.
         An exception of ``fn`` is raised as it is and leaves the effect in doubt, because nobody knows how far
         it had got, unless ``retry_on`` names it as one after which nothing has happened.
+
+        ``repeatable=True`` is for functions that do no harm if they run twice: one without a recorded result
+        is run again and is never in doubt. A recorded result is still returned.
         """
+        if repeatable:
+            verify, retry_on = repeated(verify), BaseException
         result: T = await self._caller.call(make_call(key, fn, args, kwargs, verify, retry_on))
+        # If that fails, the ledger still knows that it is done, and whoever reads decisions asks it.
+        with suppress(EverthreadError):
+            await self._decisions.close_for(key)
         return result
 
     async def settle(self, key: str, outcome: Done | bool) -> None:
@@ -672,8 +730,8 @@ class AsyncAgentSession(AwaitedFace):
             and not (self._guard.lease.shared and effect.state == "in_flight")
         ]
 
-    async def effects(self, limit: int | None = 20) -> list[EffectRecord]:
-        """The newest settled effects, newest first."""
+    async def effects(self, limit: int | None = None) -> list[EffectRecord]:
+        """Return the settled effects, newest first, all of them without a ``limit``."""
         return await (await records_of(self._thread)).effects(limit)
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────
@@ -751,7 +809,7 @@ class AsyncAgentSession(AwaitedFace):
     async def __aenter__(self) -> Self:
         if ASYNC and not self._has_begun:
             try:
-                await uncancelled(self._begin())
+                await self._begin_in_turn()
             except BaseException as error:
                 if self._has_begun:
                     # Cancelled while it began: nobody else will ever end it.

@@ -119,8 +119,9 @@ class AsyncSessionRecords:
             status = "unknown"
         return run_of({**stored, "status": status})
 
-    async def runs(self, limit: int | None = 20) -> list[RunRecord]:
-        """The newest runs of this thread, newest first; not those of what it was forked from."""
+    async def runs(self, limit: int | None = None) -> list[RunRecord]:
+        """Return the runs of this thread, newest first, all of them without a ``limit``; not those of what it
+        was forked from."""
         limit = check_limit(limit)
         last = self.last_run
         found = [last] if last is not None else []
@@ -193,9 +194,10 @@ class AsyncSessionRecords:
                 opened.append(effect_of({**stored, "key": key}, "in_flight" if flying else "in_doubt"))
         return opened
 
-    async def effects(self, limit: int | None = 20) -> list[EffectRecord]:
-        """The newest settled effects, newest first, those of what it was forked from included. One that was
-        found not to have happened and was called again is there for each time."""
+    async def effects(self, limit: int | None = None) -> list[EffectRecord]:
+        """Return the settled effects, newest first, all of them without a ``limit``, those of what it was
+        forked from included. One that was found not to have happened and was called again is there for each
+        time."""
         limit = check_limit(limit)
         log = self._journal.log(j.EFFECT_LOG)
         items = await log.read(max(0, len(log) - limit))
@@ -203,12 +205,12 @@ class AsyncSessionRecords:
 
     @property
     def effect_count(self) -> int:
-        """How many settled effects there are: as many as ``effects(limit=None)`` gives."""
+        """How many settled effects there are: as many as ``effects()`` gives."""
         return len(self._journal.log(j.EFFECT_LOG))
 
     @property
     def error_count(self) -> int:
-        """How many errors there are: as many as ``errors(limit=None)`` gives."""
+        """How many errors there are: as many as ``errors()`` gives."""
         return error_count(self._journal)
 
     @property
@@ -226,15 +228,20 @@ class AsyncSessionRecords:
         return await find_done(await read_journal(self.thread.core, self._uid), key)
 
     async def open_decisions(self) -> list[DecisionRecord]:
-        """Decisions without an outcome, oldest first."""
-        return await read_open_decisions(self.thread)
+        """Return decisions without an outcome, oldest first, except those whose effect is done."""
 
-    async def decisions(self, limit: int | None = 20) -> list[DecisionRecord]:
-        """The newest decisions, newest first."""
+        async def is_done(key: str) -> bool:
+            found = await self.effect(key)
+            return found is not None and found.state == "done"
+
+        return await read_open_decisions(self.thread, is_done)
+
+    async def decisions(self, limit: int | None = None) -> list[DecisionRecord]:
+        """Return the decisions, newest first, all of them without a ``limit``."""
         return await read_decisions(self.thread, check_limit(limit))
 
-    async def errors(self, limit: int | None = 20) -> list[ErrorRecord]:
-        """The newest errors, newest first."""
+    async def errors(self, limit: int | None = None) -> list[ErrorRecord]:
+        """Return the errors, newest first, all of them without a ``limit``."""
         return await read_errors(self._journal, check_limit(limit))
 
     async def checkpoints(self, limit: int | None = None) -> list[CheckpointRecord]:

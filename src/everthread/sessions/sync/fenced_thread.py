@@ -314,7 +314,7 @@ class FencedThread(Thread):
 
     def merge(
         self,
-        other: Thread,
+        other: Thread | str,
         *,
         resolve: str | Callable[[Any], Any] | None = None,
         label: str | None = None,

@@ -25,8 +25,10 @@ from everthread.errors import (
     MergeConflictError,
     ThreadDeletedError,
     ThreadNotFoundError,
+    VersionPrunedError,
 )
 from everthread.messages.shapes import enclose
+from everthread.sessions.sync.logs import newest_first
 from everthread.threads.sync.core import key_hash
 from everthread.threads.sync.journals import INBOX, beside
 from everthread.threads.sync.keys import KeyFinder
@@ -71,7 +73,7 @@ def send(core: Core, thread: str | Thread, message: Any, key: str | None, shape:
     try:
         version = _put(inbox, item, key)
         if key is not None and version is not None:
-            _check_same(inbox, version, message, key)
+            _check_same(inbox, version, item, key)
     except ThreadDeletedError:
         raise _gone(line.name) from None
     now = core.backend.line(line.id)
@@ -96,11 +98,23 @@ def _put(inbox: Thread, item: Mapping[str, Any], key: str | None) -> Version | N
             inbox.rebase()
 
 
-def _check_same(inbox: Thread, version: Version, message: Any, key: str) -> None:
+def _sent(inbox: Thread, version: Version, item_id: str) -> Any:
+    """Return the item that a version brought, or None if it is no longer there."""
+    try:
+        log = (inbox.at(version)).log(LOG)
+    except VersionPrunedError:
+        # The version was deleted by gc(); an inbox is only appended to, so that the item is still in its log.
+        for known in newest_first(inbox.log(LOG)):
+            if known["item"] == item_id:
+                return known
+        return None
+    return (log.read(len(log) - 1, len(log)))[0]
+
+
+def _check_same(inbox: Thread, version: Version, item: Mapping[str, Any], key: str) -> None:
     """Raise :class:`InvalidValueError` if what was sent under this key is another message."""
-    log = (inbox.at(version)).log(LOG)
-    (item,) = log.read(len(log) - 1, len(log))
-    if not _says_the_same(item["message"], message):
+    known = _sent(inbox, version, item["item"])
+    if known is not None and not _says_the_same(known["message"], item["message"]):
         raise InvalidValueError(
             f"another message was sent under the key {key!r}, and stays the one of that key; send this "
             "one under another key. Nothing was sent",

@@ -9,12 +9,13 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property
+from time import monotonic
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import msgspec
 
-from everthread.arguments import check_mapping, check_name, counted
+from everthread.arguments import check_mapping, check_name, check_seconds, counted
 from everthread.briefing.selection import Briefing
 from everthread.errors import (
     EverthreadError,
@@ -22,12 +23,13 @@ from everthread.errors import (
     InvalidValueError,
     MaxTurnsError,
     NotFoundError,
+    SessionBusyError,
     ThreadDeletedError,
     ToolVetoError,
     UsageError,
 )
 from everthread.hooks import HookFailure, SessionLifecycle, hooks_of
-from everthread.sessions.effects import Done, ToolUse, make_call
+from everthread.sessions.effects import Done, ToolUse, make_call, repeated
 from everthread.sessions.records import (
     STATUS_OF,
     CheckpointRecord,
@@ -52,7 +54,7 @@ from everthread.sessions.usage import Count, Total, Usage, checked_counts
 from everthread.threads.document import TrackedDict
 from everthread.threads.sync.thread import AnyVersion, Effects, Thread
 from everthread.threads.sync.workspace import wanted_files
-from everthread.threads.twins import BlockingFace
+from everthread.threads.twins import BlockingFace, pause
 from everthread.verifiers.specs import AllowCommands
 from everthread.versions import RunToken, Version
 from everthread.working.config import Config
@@ -62,7 +64,8 @@ from everthread.working.sync.state import WorkingState
 T = TypeVar("T")
 
 LEASE_TTL_S = 300.0
-_ERRORS_SHOWN = 1_000
+#: How long a session that waits for its turn pauses before it looks again, at first and at most.
+_PAUSE_S, _PAUSE_S_MAX = 0.005, 0.25
 
 
 class AgentSession(BlockingFace):
@@ -81,7 +84,8 @@ class AgentSession(BlockingFace):
     thread that has messages, a ``system`` that isn't its own raises, unless ``replace_system`` says that it
     shall take the other's place. After ``max_turns`` turns :meth:`turn` raises :class:`MaxTurnsError`.
     ``lease_ttl`` is how many seconds after its last write or :meth:`heartbeat` another process may take the
-    session over, if it can't see that this one is dead. ``parent`` is the session that this is a subagent of.
+    session over, if it can't see that this one is dead. ``wait_s`` is how many seconds to wait while another
+    run holds the thread. ``parent`` is the session that this is a subagent of.
 
     ``run`` names the run, as text or a :class:`RunToken`: every process that begins a session with the same
     name is part of one run, several at a time. Leaving the block leaves such a run open, unless an end was
@@ -114,6 +118,7 @@ class AgentSession(BlockingFace):
         replace_system: bool = False,
         initial: Mapping[str, Any] | None = None,
         lease_ttl: float = LEASE_TTL_S,
+        wait_s: float = 0,
         parent: AgentSession | None = None,
         run: str | RunToken | None = None,
         _must_exist: bool = False,
@@ -144,6 +149,7 @@ class AgentSession(BlockingFace):
             unlisted=_unlisted and run is None,
             run=run,
         )
+        self._wait_s = check_seconds(wait_s, "wait_s")
         self.agent = agent
         self.max_turns = max_turns
         self._lifecycle = lifecycle
@@ -159,16 +165,30 @@ class AgentSession(BlockingFace):
         self.exit_snapshot: Any = None
         self._has_begun = False
         self._home = Home(store, Config())
-        self._begin()
+        self._begin_in_turn()
+
+    def _begin_in_turn(self) -> None:
+        """Begin, and while another run holds the thread try again, for as long as the caller waits."""
+        until_s, pause_s = monotonic() + self._wait_s, _PAUSE_S
+        try:
+            while not self._has_begun:
+                try:
+                    self._begin()
+                except SessionBusyError:
+                    left_s = until_s - monotonic()
+                    if left_s <= 0 or self._has_begun:
+                        raise
+                    pause(min(pause_s, left_s))
+                    pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+        except BaseException:
+            if not self._has_begun:
+                self._home.close()
+            raise
 
     def _begin(self) -> None:
         parent = self._parent
-        try:
-            store = self._home.open()
-            begun = begin(store, self._wanted, None if parent is None else parent._runs)
-        except BaseException:
-            self._home.close()
-            raise
+        store = self._home.open()
+        begun = begin(store, self._wanted, None if parent is None else parent._runs)
         self._set_up(begun, self._lifecycle)
         try:
             if parent is not None:
@@ -537,10 +557,19 @@ class AgentSession(BlockingFace):
     # ── decisions, errors ────────────────────────────────────────────────────────────────────
 
     def decide(
-        self, decision: Any, rationale: Any = "", planned_action: Any = "", rejected: Iterable[Any] = ()
+        self,
+        decision: Any,
+        rationale: Any = "",
+        planned_action: Any = "",
+        rejected: Iterable[Any] = (),
+        *,
+        key: str | None = None,
+        effect: str | None = None,
     ) -> PendingDecision:
-        """Write a decision down before acting upon it. As a context manager it records its outcome."""
-        return self._decisions.decide(decision, rationale, planned_action, rejected)
+        """Write a decision down before acting upon it. As a context manager it records its outcome. The
+        same ``key`` again gives the decision that was made under it. ``effect`` is the key of the
+        :meth:`call` that carries it out: once that is done, so is the decision."""
+        return self._decisions.decide(decision, rationale, planned_action, rejected, key, effect)
 
     def record_outcome(self, decision_id: str, outcome: Any, *, failed: bool = False) -> DecisionRecord:
         """Say what came of a decision. The same again changes nothing; another outcome is refused, as is an
@@ -549,14 +578,18 @@ class AgentSession(BlockingFace):
 
     def incomplete_decisions(self) -> list[DecisionRecord]:
         """What was decided, by this run or an earlier one, and has no outcome; oldest first."""
+
+        def is_done(key: str) -> bool:
+            return isinstance(self._ledger.find(key), EffectRecord)
+
         with self._thread.mutex:
-            return read_open_decisions(self._thread)
+            return read_open_decisions(self._thread, is_done)
 
     @property
     def errors(self) -> list[ErrorRecord]:
-        """What went wrong in all runs, oldest first (the newest thousand)."""
+        """What went wrong in all runs, oldest first."""
         with self._journal.mutex:
-            return (read_errors(self._journal, _ERRORS_SHOWN))[::-1]
+            return (read_errors(self._journal, sys.maxsize))[::-1]
 
     def record_error(
         self, error: BaseException | str, *, where: str = "", handled: str | None = None
@@ -579,6 +612,7 @@ class AgentSession(BlockingFace):
         *args: Any,
         verify: Callable[..., Any] | None = None,
         retry_on: Any = (),
+        repeatable: bool = False,
         **kwargs: Any,
     ) -> T:
         """Call ``fn(*args, **kwargs)``, which has an effect on the world, at most once for this key, over all
@@ -589,8 +623,16 @@ class AgentSession(BlockingFace):
         again; ``None``: unknown. Without an answer :class:`InDoubtError` is raised and nothing is repeated.
         An exception of ``fn`` is raised as it is and leaves the effect in doubt, because nobody knows how far
         it had got, unless ``retry_on`` names it as one after which nothing has happened.
+
+        ``repeatable=True`` is for functions that do no harm if they run twice: one without a recorded result
+        is run again and is never in doubt. A recorded result is still returned.
         """
+        if repeatable:
+            verify, retry_on = repeated(verify), BaseException
         result: T = self._caller.call(make_call(key, fn, args, kwargs, verify, retry_on))
+        # If that fails, the ledger still knows that it is done, and whoever reads decisions asks it.
+        with suppress(EverthreadError):
+            self._decisions.close_for(key)
         return result
 
     def settle(self, key: str, outcome: Done | bool) -> None:
@@ -618,8 +660,8 @@ class AgentSession(BlockingFace):
             and not (self._guard.lease.shared and effect.state == "in_flight")
         ]
 
-    def effects(self, limit: int | None = 20) -> list[EffectRecord]:
-        """The newest settled effects, newest first."""
+    def effects(self, limit: int | None = None) -> list[EffectRecord]:
+        """Return the settled effects, newest first, all of them without a ``limit``."""
         return (records_of(self._thread)).effects(limit)
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────

@@ -120,8 +120,9 @@ class SessionRecords:
             status = "unknown"
         return run_of({**stored, "status": status})
 
-    def runs(self, limit: int | None = 20) -> list[RunRecord]:
-        """The newest runs of this thread, newest first; not those of what it was forked from."""
+    def runs(self, limit: int | None = None) -> list[RunRecord]:
+        """Return the runs of this thread, newest first, all of them without a ``limit``; not those of what it
+        was forked from."""
         limit = check_limit(limit)
         last = self.last_run
         found = [last] if last is not None else []
@@ -194,9 +195,10 @@ class SessionRecords:
                 opened.append(effect_of({**stored, "key": key}, "in_flight" if flying else "in_doubt"))
         return opened
 
-    def effects(self, limit: int | None = 20) -> list[EffectRecord]:
-        """The newest settled effects, newest first, those of what it was forked from included. One that was
-        found not to have happened and was called again is there for each time."""
+    def effects(self, limit: int | None = None) -> list[EffectRecord]:
+        """Return the settled effects, newest first, all of them without a ``limit``, those of what it was
+        forked from included. One that was found not to have happened and was called again is there for each
+        time."""
         limit = check_limit(limit)
         log = self._journal.log(j.EFFECT_LOG)
         items = log.read(max(0, len(log) - limit))
@@ -204,12 +206,12 @@ class SessionRecords:
 
     @property
     def effect_count(self) -> int:
-        """How many settled effects there are: as many as ``effects(limit=None)`` gives."""
+        """How many settled effects there are: as many as ``effects()`` gives."""
         return len(self._journal.log(j.EFFECT_LOG))
 
     @property
     def error_count(self) -> int:
-        """How many errors there are: as many as ``errors(limit=None)`` gives."""
+        """How many errors there are: as many as ``errors()`` gives."""
         return error_count(self._journal)
 
     @property
@@ -227,15 +229,20 @@ class SessionRecords:
         return find_done(read_journal(self.thread.core, self._uid), key)
 
     def open_decisions(self) -> list[DecisionRecord]:
-        """Decisions without an outcome, oldest first."""
-        return read_open_decisions(self.thread)
+        """Return decisions without an outcome, oldest first, except those whose effect is done."""
 
-    def decisions(self, limit: int | None = 20) -> list[DecisionRecord]:
-        """The newest decisions, newest first."""
+        def is_done(key: str) -> bool:
+            found = self.effect(key)
+            return found is not None and found.state == "done"
+
+        return read_open_decisions(self.thread, is_done)
+
+    def decisions(self, limit: int | None = None) -> list[DecisionRecord]:
+        """Return the decisions, newest first, all of them without a ``limit``."""
         return read_decisions(self.thread, check_limit(limit))
 
-    def errors(self, limit: int | None = 20) -> list[ErrorRecord]:
-        """The newest errors, newest first."""
+    def errors(self, limit: int | None = None) -> list[ErrorRecord]:
+        """Return the errors, newest first, all of them without a ``limit``."""
         return read_errors(self._journal, check_limit(limit))
 
     def checkpoints(self, limit: int | None = None) -> list[CheckpointRecord]:

@@ -31,7 +31,7 @@ from everthread.process import Place, here, is_gone
 from everthread.stores.contract import Cell, StaleCell
 from everthread.threads.aio.journals import space_beside
 from everthread.threads.aio.update import AsyncDraft
-from everthread.threads.twins import AwaitedFace, pause_async
+from everthread.threads.twins import ASYNC, AwaitedFace, pause_async, uncancelled
 
 if TYPE_CHECKING:
     from everthread.threads.aio.thread import AsyncThread
@@ -105,7 +105,7 @@ class AsyncThreadLock(AwaitedFace):
             if self._fences:
                 await self._fence()
         except BaseException:
-            await self._leave()
+            await self._release()
             raise
         return AsyncDraft(thread)
 
@@ -117,8 +117,11 @@ class AsyncThreadLock(AwaitedFace):
                 self._thread.handle.drop_changes()
             elif self._thread.dirty:
                 await self._commit()
-        finally:
-            await self._leave()
+            await self._release()
+        except BaseException:
+            # Also if the release itself was interrupted: it is repeated.
+            await self._release()
+            raise
 
     # ── waiting ──────────────────────────────────────────────────────────────────────────────
 
@@ -212,6 +215,18 @@ class AsyncThreadLock(AwaitedFace):
     async def _is_held(self) -> bool:
         _, queue = await self._read()
         return bool(queue.entries) and queue.entries[0].token == self._token
+
+    async def _release(self) -> None:
+        """Leave the queue, also if the caller is cancelled or interrupted meanwhile: other processes would
+        wait for the whole lease."""
+        if ASYNC:
+            await uncancelled(self._leave())
+        else:
+            try:
+                self._leave()
+            except BaseException:
+                self._leave()
+                raise
 
     async def _leave(self) -> None:
         """Let the next one go ahead. If the store can't be asked now, the lease runs out."""

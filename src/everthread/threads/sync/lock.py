@@ -106,7 +106,7 @@ class ThreadLock(BlockingFace):
             if self._fences:
                 self._fence()
         except BaseException:
-            self._leave()
+            self._release()
             raise
         return Draft(thread)
 
@@ -118,8 +118,11 @@ class ThreadLock(BlockingFace):
                 self._thread.handle.drop_changes()
             elif self._thread.dirty:
                 self._commit()
-        finally:
-            self._leave()
+            self._release()
+        except BaseException:
+            # Also if the release itself was interrupted: it is repeated.
+            self._release()
+            raise
 
     # ── waiting ──────────────────────────────────────────────────────────────────────────────
 
@@ -213,6 +216,15 @@ class ThreadLock(BlockingFace):
     def _is_held(self) -> bool:
         _, queue = self._read()
         return bool(queue.entries) and queue.entries[0].token == self._token
+
+    def _release(self) -> None:
+        """Leave the queue, also if the caller is cancelled or interrupted meanwhile: other processes would
+        wait for the whole lease."""
+        try:
+            self._leave()
+        except BaseException:
+            self._leave()
+            raise
 
     def _leave(self) -> None:
         """Let the next one go ahead. If the store can't be asked now, the lease runs out."""

@@ -468,13 +468,14 @@ class Thread(BlockingFace):
 
     def merge(
         self,
-        other: Thread,
+        other: Thread | str,
         *,
         resolve: str | Callable[[Any], Any] | None = None,
         label: str | None = None,
         unrelated: bool = False,
     ) -> Merge:
-        """Bring in what ``other`` did since both went apart: a three-way merge, committed if it is clean.
+        """Bring in what ``other``, a thread or its name, did since both went apart: a three-way merge,
+        committed if it is clean.
 
         Conflicts are data: with any left, nothing is committed and ``.conflicts`` lists them. ``resolve``
         settles them: ``"ours"``, ``"theirs"``, or a function from a conflict to the value to take. Raises
@@ -482,10 +483,12 @@ class Thread(BlockingFace):
         """
         handle = self.handle
         handle.require_clean("merge()")
+        if isinstance(other, str):
+            other = Thread(self.core, check_name(other, "thread name"))
+            if other.refresh() is None:
+                raise ThreadNotFoundError(f"there is no thread {other.name!r} to merge")
         if not isinstance(other, Thread):
-            if isinstance(other, str):
-                raise UsageError(f"merge() takes another thread, not its name: store.thread({other!r})")
-            raise UsageError(f"merge() takes another thread, not {type(other).__name__}")
+            raise UsageError(f"merge() takes another thread or its name, not {type(other).__name__}")
         if other.core is not self.core:
             raise UsageError("merge() takes a thread of the same store; copy it here first")
         if label is not None:

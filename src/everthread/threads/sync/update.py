@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, ItemsView, Iterator, KeysView, MutableMapping, ValuesView
 from contextlib import suppress
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from everthread.arguments import check_count, check_function
 from everthread.errors import ConflictError
@@ -100,7 +100,7 @@ class Draft(MutableMapping[Any, Any]):
     """Document and logs of one attempt.
 
     Most updates touch the document only, so a draft is the document as well: ``draft["n"] += 1`` and
-    ``draft.state["n"] += 1`` are the same.
+    ``draft.state["n"] += 1`` are the same, and so is every other method of a dictionary.
     """
 
     def __init__(self, thread: Thread) -> None:
@@ -123,6 +123,9 @@ class Draft(MutableMapping[Any, Any]):
     def increment(self, key: Any, by: int | float = 1) -> Any:
         return self.state.increment(key, by)
 
+    # The mixin of MutableMapping would hand out the caller's own values (setdefault) or do a part of an
+    # update that is refused: each method is the document's.
+
     def __getitem__(self, key: Any) -> Any:
         return self.state[key]
 
@@ -132,14 +135,68 @@ class Draft(MutableMapping[Any, Any]):
     def __delitem__(self, key: Any) -> None:
         del self.state[key]
 
+    def __contains__(self, key: object) -> bool:
+        return key in self.state
+
     def __iter__(self) -> Iterator[Any]:
         return iter(self.state)
+
+    def __reversed__(self) -> Iterator[Any]:
+        return reversed(self.state)
 
     def __len__(self) -> int:
         return len(self.state)
 
+    def __eq__(self, other: object) -> bool:
+        return self.state == _document_of(other)
+
+    def __or__(self, other: Any) -> dict[Any, Any]:
+        return self.state | _document_of(other)
+
+    def __ror__(self, other: Any) -> dict[Any, Any]:
+        return dict(other | self.state)
+
+    def __ior__(self, other: Any) -> Self:
+        self.state.update(_document_of(other))
+        return self
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return self.state.get(key, default)
+
+    def keys(self) -> KeysView[Any]:
+        return self.state.keys()
+
+    def values(self) -> ValuesView[Any]:
+        return self.state.values()
+
+    def items(self) -> ItemsView[Any, Any]:
+        return self.state.items()
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        return self.state.setdefault(key, default)
+
+    def update(self, other: Any = (), /, **more: Any) -> None:
+        self.state.update(_document_of(other), **more)
+
+    def pop(self, key: Any, *default: Any) -> Any:
+        return self.state.pop(key, *default)
+
+    def popitem(self) -> tuple[Any, Any]:
+        return self.state.popitem()
+
+    def clear(self) -> None:
+        self.state.clear()
+
+    def copy(self) -> dict[Any, Any]:
+        """Return a deep copy as plain data, the same as :meth:`plain`."""
+        return self.state.copy()
+
     def __repr__(self) -> str:
         return f"<draft of {self._thread.name!r}: {self.state!r}>"
+
+
+def _document_of(value: Any) -> Any:
+    return value.state if isinstance(value, Draft) else value
 
 
 #: How often update() tries, and how long it pauses at most before it tries again.

@@ -76,9 +76,8 @@ async def commit_after_others(
         try:
             await commit()
             return
-        except MergeConflictError:
-            raise
         except ConflictError:
+            # Also an owner's MergeConflictError: the rules for items may settle it.
             if attempt + 1 == TRIES:
                 raise
         await rebase(thread, resolve)

@@ -38,6 +38,7 @@ from everthread.working.items import (
     ContextItem,
     Intention,
     Item,
+    Kind,
     OpenLoop,
     Priority,
     StateStatus,
@@ -66,23 +67,39 @@ class Notes(StateReads, ABC):
     async def _changed(self) -> None:
         """Called after every change."""
 
+    @abstractmethod
+    async def _save_the_rest(self) -> None:
+        """Save what an earlier change could not, where every change is saved."""
+
     async def _notified(self, item: Item) -> Item:
         """The item, after saying that something changed."""
         await self._changed()
         return item
 
+    async def _added(self, kind: Kind[Item], fields: dict[str, Any], key: str | None) -> Item:
+        """Add an item unless there is one of this key."""
+        async with self._editing():
+            item = self._collections.under(kind, key)
+            is_new = item is None
+            if item is None:
+                item = self._collections.add(kind, fields, key)
+        await (self._changed if is_new else self._save_the_rest)()
+        # Saving it may have found that another process was first.
+        return item if key is None else self._collections.one(kind, item.id)
+
     # ── todos ────────────────────────────────────────────────────────────────────────────────
 
-    async def add_todo(self, content: Any, priority: str = Priority.MEDIUM) -> Todo:
-        """Add a pending todo. ``priority``: low, medium, high or critical."""
+    async def add_todo(
+        self, content: Any, priority: str = Priority.MEDIUM, *, key: str | None = None
+    ) -> Todo:
+        """Add a pending todo. ``priority``: low, medium, high or critical. If a todo was added under the same
+        ``key`` before, by any process, return that one as it is now and add nothing."""
         fields = {
             "content": check_text(content, "a todo's content"),
             "status": TodoStatus.PENDING.value,
             "priority": _choice(Priority, priority, "priority").value,
         }
-        async with self._editing():
-            todo = self._collections.add(TODOS, fields)
-        return await self._notified(todo)
+        return await self._added(TODOS, fields, key)
 
     async def start_todo(self, id: str | Todo) -> Todo:
         """Set it in progress."""
@@ -175,14 +192,15 @@ class Notes(StateReads, ABC):
 
     # ── open loops ───────────────────────────────────────────────────────────────────────────
 
-    async def add_open_loop(self, description: Any, context: Any = None) -> OpenLoop:
-        """Note something that must be come back to; ``context`` is whatever will help then."""
+    async def add_open_loop(
+        self, description: Any, context: Any = None, *, key: str | None = None
+    ) -> OpenLoop:
+        """Note something that must be come back to; ``context`` is whatever will help then. If one was added
+        under the same ``key`` before, by any process, return that one as it is now and add nothing."""
         fields = {"description": check_text(description, "an open loop's description")}
         if context is not None:
             fields["context"] = context
-        async with self._editing():
-            loop = self._collections.add(OPEN_LOOPS, fields)
-        return await self._notified(loop)
+        return await self._added(OPEN_LOOPS, fields, key)
 
     async def resolve_open_loop(self, id: str | OpenLoop) -> OpenLoop:
         """Stamp ``resolved_at``; one that is resolved keeps its stamp."""
@@ -691,6 +709,10 @@ class AsyncWorkingState(Notes, AwaitedFace):
         self._touched = True
         await self._notifier.notify("on_change", self)
         if self._auto:
+            await self.save()
+
+    async def _save_the_rest(self) -> None:
+        if self._auto and self._backing.dirty:
             await self.save()
 
     if ASYNC:

@@ -75,9 +75,8 @@ def commit_after_others(commit: Callable[[], Any], thread: Thread, resolve: str 
         try:
             commit()
             return
-        except MergeConflictError:
-            raise
         except ConflictError:
+            # Also an owner's MergeConflictError: the rules for items may settle it.
             if attempt + 1 == TRIES:
                 raise
         rebase(thread, resolve)

@@ -37,6 +37,7 @@ from everthread.working.items import (
     ContextItem,
     Intention,
     Item,
+    Kind,
     OpenLoop,
     Priority,
     StateStatus,
@@ -66,23 +67,37 @@ class Notes(StateReads, ABC):
     def _changed(self) -> None:
         """Called after every change."""
 
+    @abstractmethod
+    def _save_the_rest(self) -> None:
+        """Save what an earlier change could not, where every change is saved."""
+
     def _notified(self, item: Item) -> Item:
         """The item, after saying that something changed."""
         self._changed()
         return item
 
+    def _added(self, kind: Kind[Item], fields: dict[str, Any], key: str | None) -> Item:
+        """Add an item unless there is one of this key."""
+        with self._editing():
+            item = self._collections.under(kind, key)
+            is_new = item is None
+            if item is None:
+                item = self._collections.add(kind, fields, key)
+        (self._changed if is_new else self._save_the_rest)()
+        # Saving it may have found that another process was first.
+        return item if key is None else self._collections.one(kind, item.id)
+
     # ── todos ────────────────────────────────────────────────────────────────────────────────
 
-    def add_todo(self, content: Any, priority: str = Priority.MEDIUM) -> Todo:
-        """Add a pending todo. ``priority``: low, medium, high or critical."""
+    def add_todo(self, content: Any, priority: str = Priority.MEDIUM, *, key: str | None = None) -> Todo:
+        """Add a pending todo. ``priority``: low, medium, high or critical. If a todo was added under the same
+        ``key`` before, by any process, return that one as it is now and add nothing."""
         fields = {
             "content": check_text(content, "a todo's content"),
             "status": TodoStatus.PENDING.value,
             "priority": _choice(Priority, priority, "priority").value,
         }
-        with self._editing():
-            todo = self._collections.add(TODOS, fields)
-        return self._notified(todo)
+        return self._added(TODOS, fields, key)
 
     def start_todo(self, id: str | Todo) -> Todo:
         """Set it in progress."""
@@ -175,14 +190,13 @@ class Notes(StateReads, ABC):
 
     # ── open loops ───────────────────────────────────────────────────────────────────────────
 
-    def add_open_loop(self, description: Any, context: Any = None) -> OpenLoop:
-        """Note something that must be come back to; ``context`` is whatever will help then."""
+    def add_open_loop(self, description: Any, context: Any = None, *, key: str | None = None) -> OpenLoop:
+        """Note something that must be come back to; ``context`` is whatever will help then. If one was added
+        under the same ``key`` before, by any process, return that one as it is now and add nothing."""
         fields = {"description": check_text(description, "an open loop's description")}
         if context is not None:
             fields["context"] = context
-        with self._editing():
-            loop = self._collections.add(OPEN_LOOPS, fields)
-        return self._notified(loop)
+        return self._added(OPEN_LOOPS, fields, key)
 
     def resolve_open_loop(self, id: str | OpenLoop) -> OpenLoop:
         """Stamp ``resolved_at``; one that is resolved keeps its stamp."""
@@ -631,6 +645,10 @@ class WorkingState(Notes, BlockingFace):
         self._touched = True
         self._notifier.notify("on_change", self)
         if self._auto:
+            self.save()
+
+    def _save_the_rest(self) -> None:
+        if self._auto and self._backing.dirty:
             self.save()
 
     def _patch(self, edits: list[Edit]) -> None:
