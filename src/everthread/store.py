@@ -191,16 +191,16 @@ class Store(MaintainedStore):
         errors. Begins no run, writes nothing. Raises :class:`ThreadNotFoundError`."""
         return self._records(name)
 
-    def accept_losses(self, thread: str) -> bool:
+    def accept_loss(self, thread: str) -> bool:
         """Accept that the journal of a thread lost records: from here on effects that it doesn't know count
         as not begun, and may be called. Recorded as a run of its own. Whether anything was known to be lost.
         Raises :class:`ThreadNotFoundError`, and :class:`SessionBusyError` while a run is at work on it, which
-        has ``session.accept_losses()``."""
+        has ``session.accept_loss()``."""
         if self._records(thread).losses is None:
             return False
-        session = self.session(thread, agent="accept_losses")
+        session = self.session(thread, agent="accept_loss")
         try:
-            return session.accept_losses()
+            return session.accept_loss()
         finally:
             session.close()
 
@@ -381,6 +381,7 @@ class Store(MaintainedStore):
         from everthread.transfer.exporter import export
 
         self._check()
+        self._write_doubts(every_namespace)
         return export(self.core, path, every=every_namespace, progress=progress, keys=keys)
 
     def import_from(
@@ -429,9 +430,17 @@ class Store(MaintainedStore):
             raise UsageError("copy_to() takes an open store of the same colour: everthread.open(url)")
         target._check()
         rule, told, settle = check_conflict(on_conflict), progress, target._settle
+        self._write_doubts(every_namespace)
         return copy_store(
             self.core, target.core, rule=rule, every=every_namespace, progress=told, settle=settle
         )
+
+    def _write_doubts(self, every_namespace: bool) -> None:
+        """Write the doubts of the store into the ledgers, which are copied; the store's own record isn't."""
+        from everthread.maintenance.restore import write_doubts
+
+        namespace = None if every_namespace else self.core.space
+        write_doubts(self.core, namespace)
 
     # ── persons ──────────────────────────────────────────────────────────────────────────────
 
@@ -555,12 +564,14 @@ class Store(MaintainedStore):
             forget_old(self.core)
         return msgspec.structs.replace(report, subjects=subjects)
 
-    def restore(self, path: str | os.PathLike[str]) -> RestoreReport:
+    def restore(self, path: str | os.PathLike[str], *, nothing_since: bool = False) -> RestoreReport:
         """Replace everything in this store by a backup, all or nothing. Get new handles afterwards.
 
         Nobody comes back who was erased since; holds that are in force stay so, and so do times; receipts
-        are kept. Effects that were called since aren't forgotten: see ``RestoreReport.doubtful``. Keys
-        aren't in a backup: ``RestoreReport.needs`` counts what can't be opened here.
+        are kept. Effects that were called after the backup was made aren't forgotten: see
+        ``RestoreReport.doubtful``. If the backup was made of another store, or this one is damaged, every
+        ledger is in doubt; with ``nothing_since`` you say that no effect was called after the backup was
+        made. Keys aren't in a backup: ``RestoreReport.needs`` counts what can't be opened here.
         """
         from everthread.maintenance.key_needs import count_keys
         from everthread.people.erase import after_restoring, before_restoring
@@ -573,7 +584,7 @@ class Store(MaintainedStore):
         with suppress(EverthreadError):
             times = Lifetimes(self.core).kept()
         kept = before_restoring(self.core)
-        report = super().restore(path)
+        report = super().restore(path, nothing_since=nothing_since)
         erased = after_restoring(self.core, kept)
         with suppress(EverthreadError):
             Lifetimes(self.core).put_back(times)

@@ -511,13 +511,13 @@ class AsyncStore(AsyncThreadStore):
             reveal=reveal,
         )
 
-    async def accept_losses(self, thread: str) -> bool:
-        """Accept that the journal of a thread lost records; as :meth:`Store.accept_losses`."""
+    async def accept_loss(self, thread: str) -> bool:
+        """Accept that the journal of a thread lost records; as :meth:`Store.accept_loss`."""
         if (await self.session_records(thread)).losses is None:
             return False
-        session = await self.session(thread, agent="accept_losses")
+        session = await self.session(thread, agent="accept_loss")
         try:
-            return await session.accept_losses()
+            return await session.accept_loss()
         finally:
             await session.close()
 
@@ -530,6 +530,9 @@ class AsyncStore(AsyncThreadStore):
     stats = on_worker(Store.stats)
     backup = on_worker(Store.backup)
     restore = on_worker(Store.restore, rewrites_history=True)
+    doubt = on_worker(Store.doubt)
+    doubts = on_worker(Store.doubts)
+    end_doubt = on_worker(Store.end_doubt)
     erase = on_worker(Store.erase)
     erasure_reports = on_worker(Store.erasure_reports)
     hold = on_worker(Store.hold)

@@ -87,7 +87,7 @@ def test_what_cannot_be_read_any_more_is_in_doubt_until_somebody_accepts_it(tmp_
             assert session.call("pay 1", payer.pay, 1) == {"paid": 1}
         assert payer.paid == []
         with store.session("bot") as session:
-            assert session.accept_losses()
+            assert session.accept_loss()
             for _ in range(2):
                 session.call("pay 0", payer.pay, 0)
                 session.call("new", payer.pay, 99)

@@ -111,7 +111,7 @@ STORE: dict[str, Call] = {
     "session_records": lambda s, n, k, f: s.session_records(n).decisions,
     "resume": lambda s, n, k, f: s.resume(n),
     "briefing": lambda s, n, k, f: str(s.briefing(n)),
-    "accept_losses": lambda s, n, k, f: s.accept_losses(n),
+    "accept_loss": lambda s, n, k, f: s.accept_loss(n),
     "search": lambda s, n, k, f: [list(s.search(CANARY)), list(s.search(n))],
     "scan": lambda s, n, k, f: [_drain(s.scan(CANARY)), _drain(s.scan(n))],
     "redact": lambda s, n, k, f: str(s.redact(CANARY)),

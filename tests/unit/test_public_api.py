@@ -40,8 +40,9 @@ ERRORS = """
 """.split()
 
 MEMBERS = {
-    "Store": """accept_losses
-        backup briefing capabilities close constraints cool copy_to erase erasure_reports events export gc
+    "Store": """accept_loss
+        backup briefing capabilities close constraints cool copy_to doubt doubts end_doubt erase
+        erasure_reports events export gc
         hold holds import_from knowledge namespace redact refresh_documents release_hold restore resume
         rotate_keys scan search send session session_records stats thread threads url users verify""",
     "Thread": """at attach_workspace commit contains delete diff dirty discard effects expire fork head
@@ -74,7 +75,7 @@ MEMBERS = {
         mark_verified merge on open_loops past read_only reload remove_constraint remove_context remove_todo
         reopen_todo resolve_open_loop resume rewind save set_context set_intention snapshot start_todo status
         thread todos update_todo updated_at version""",
-    "AgentSession": """accept_losses add_usage agent briefing call cancel checkpoint clear_working close
+    "AgentSession": """accept_loss add_usage agent briefing call cancel checkpoint clear_working close
         complete decide effects errors exit_reason exit_snapshot fail fence fork found
         get_checkpoint get_working heartbeat in_doubt incomplete_decisions leave
         list_checkpoints log max_turns merge_update messages next_input receive record_error
@@ -92,7 +93,7 @@ MEMBERS = {
     "Corrupt": "reason",
     "Recovered": "first last reasons version",
     "VerifyReport": "companions damage needs ok redacted threads unfinished versions",
-    "RestoreReport": "doubtful erased needs",
+    "RestoreReport": "doubtful erased needs since",
     "BackupReport": "needs path",
     "KeyNeeds": "advice complete keyring keys missing problem to_take_along unopened values",
     "KeyringBackup": "destroyed keyring keys path",

@@ -27,6 +27,7 @@ COMMANDS = {
     "runs": "The runs of agents on a thread.",
     "effects": "What runs did to the world, and what nobody knows.",
     "settle": "Say whether an effect in doubt has happened.",
+    "doubt": "Say that the store lost what was written to it after a time.",
     "events": "All streams of events, or the events of one.",
     "send": "Send a message to a thread, and so to the run at work on it.",
     "todo": "Add, start, finish, cancel and list todos.",
@@ -57,7 +58,7 @@ COMMANDS = {
 }
 
 #: What takes something away, or puts something else in its place: never offered to who has mistyped.
-DESTRUCTIVE = ("settle", "rewind", "delete", "scan", "gc", "erase", "restore")
+DESTRUCTIVE = ("settle", "doubt", "rewind", "delete", "scan", "gc", "erase", "restore")
 
 
 def invoke(arguments: list[str]) -> int:

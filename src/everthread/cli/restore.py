@@ -27,8 +27,10 @@ from everthread.errors import (
     DamageError,
     NotFoundError,
     SessionBusyError,
+    StoreUnavailableError,
     UnavailableError,
 )
+from everthread.stores.urls import unquoted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,18 +46,27 @@ _STOPPED = "stopped: the store holds all that it held, or all of the backup; res
 @click.command(epilog=example("restore agent.backup", "restore agent.backup --store sqlite:///new.db --yes"))
 @click.argument("path", type=click.Path())
 @durability_option
+@click.option(
+    "--nothing-since",
+    is_flag=True,
+    help="You know that no effect was called after the backup was made.",
+)
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @shared_options
 @pass_invocation
-def restore(call: Invocation, path: str, durability: str, yes: bool) -> None:
+def restore(call: Invocation, path: str, durability: str, nothing_since: bool, yes: bool) -> None:
     """Replace everything in the store, in all namespaces, by the backup at PATH: all or nothing.
 
     Looks at PATH and asks before it replaces anything. The store is made if it isn't there. Nobody comes back
-    who was erased since; effects that were called since are in doubt; texts that were redacted since come
-    back, which is said. Refused while a run is at work on a thread. Stop the programs that use the store
-    first: what they hold conflicts afterwards. Ends with 3 if there is nothing at PATH, with 2 if that is no
-    backup for this store, or is the store itself; with 7, once it is restored, if sealed values can't be
-    opened with the keyring here.
+    who was erased since; texts that were redacted since come back, which is said. Effects that were called
+    after the backup was made are in doubt. If the store is a new or another one than the backup was made of,
+    nothing here knows which ones: then every effect that isn't recorded is in doubt, in all threads, unless
+    you know that there were none (--nothing-since).
+
+    Refused while a run is at work on a thread. Stop the programs that use the store first: what they hold
+    conflicts afterwards. Ends with 3 if there is nothing at PATH, with 2 if that is no backup for this store,
+    or is the store itself; with 7, once it is restored, if sealed values can't be opened with the keyring
+    here.
     """
     url = call.where
     look_at(url, path)
@@ -65,6 +76,7 @@ def restore(call: Invocation, path: str, durability: str, yes: bool) -> None:
     if isinstance(why, NotFoundError):
         # Before a store is made for it.
         _check_backup(url, path)
+        _make_folder(url)
     if isinstance(why, DamageError):
         # Opening it would begin a new store already.
         _ask(call, str(why), url, yes)
@@ -75,7 +87,7 @@ def restore(call: Invocation, path: str, durability: str, yes: bool) -> None:
             _ask(call, there, store.url, yes)
         before = redactions_in(store)
         with goes_on(lambda: _STOPPED):
-            report = store.restore(path)
+            report = store.restore(path, nothing_since=nothing_since)
         after = redactions_in(store)
         undone = [each for key, each in before.items() if key not in after]
         data = {
@@ -95,18 +107,28 @@ def _show_restored(call: Invocation, words: str, report: RestoreReport, undone: 
     click.echo(clean(words))
     if undone:
         _show_undone(call, undone)
-    if not report.doubtful:
+    if not report.doubtful and report.since is None:
         return
     which = "this thread" if len(report.doubtful) == 1 else f"these {len(report.doubtful):,} threads"
-    click.echo(f"the backup doesn't know all effects of {which}:")
+    if report.since is None:
+        click.echo(f"the backup doesn't know all effects of {which}:")
+    else:
+        since = f"{report.since:%Y-%m-%d %H:%M:%S} UTC"
+        click.echo(
+            f"effects that were called since {since} are unknown: in threads created from now on, and in"
+        )
     for thread in report.doubtful[:SHOWN_MAX]:
         click.echo(clean(f"  {thread}"))
     if len(report.doubtful) > SHOWN_MAX:
         note("… and more (--json has all)")
-    note(
-        "what was called since then is not called again: a key that isn't known is verified, or in doubt. "
-        f"To go on without that: {call.command('resume', report.doubtful[0], options='--accept-losses')}"
+    accept = call.command("settle", report.doubtful[0] if report.doubtful else "THREAD", options="--lost")
+    words = (
+        "an effect that isn't known is not called: it is verified, or in doubt, until you settle it or "
+        f"accept the loss for its thread: {accept}"
     )
+    if report.since is not None:
+        words += f". For threads created from now on: {call.command('doubt', options='--end')}"
+    note(words)
 
 
 def _show_undone(call: Invocation, undone: Sequence[Redaction]) -> None:
@@ -151,6 +173,20 @@ def _check_backup(url: str, path: str) -> None:
         from everthread.stores.files import backup
 
         backup.open_backup(path)
+
+
+def _make_folder(url: str) -> None:
+    """Make the folder that a new store goes into."""
+    scheme, _, rest = url.partition(":")
+    location = unquoted(rest.partition("?")[0])
+    if scheme in ("sqlite", "file"):
+        place = os.path.abspath(location[3 if scheme == "sqlite" else 2 :])
+        try:
+            os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise StoreUnavailableError(
+                f"the folder {error.filename} can't be made: {error.strerror}; choose another place"
+            ) from error
 
 
 def _what_is_there(store: Store) -> str:

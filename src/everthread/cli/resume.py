@@ -12,7 +12,6 @@ from everthread.cli.errors import BUSY, CORRUPT, DRIFT, NOTHING, OK, as_typed
 from everthread.cli.options import (
     Span,
     complete_thread,
-    confirm,
     example,
     existing,
     pass_invocation,
@@ -50,12 +49,6 @@ _NAMED_MAX = 5
 )
 @click.option("--allow-commands", is_flag=True, help="Let commands that are stored with facts run.")
 @click.option("--no-network", is_flag=True, help="Ask no server about facts.")
-@click.option(
-    "--accept-losses",
-    is_flag=True,
-    help="First accept that records of its effects were lost: those that aren't known may be called again.",
-)
-@click.option("--yes", is_flag=True, help="Don't ask before accepting.")
 @shared_options
 @pass_invocation
 def resume(
@@ -66,13 +59,10 @@ def resume(
     max_age: float,
     allow_commands: bool,
     no_network: bool,
-    accept_losses: bool,
-    yes: bool,
 ) -> None:
     """What a new run on THREAD (without one: the thread saved last; a fork counts once
     something was saved to it) would find: how the last run ended, what
-    was in flight, what is next, and whether reality still agrees. Starts no run, writes nothing, unless it
-    is told to accept losses.
+    was in flight, what is next, and whether reality still agrees. Starts no run, writes nothing.
 
     Ends with 3 if there is nothing to resume (no run was ever on it, and it has no goal, todos, tasks or
     facts), with 4 if something must be looked at first (a fact is stale or
@@ -92,8 +82,6 @@ def resume(
             "allow_network": not no_network,
         }
         existing(store, name)
-        if accept_losses:
-            _accept(call, store, name, yes)
         report = store.resume(name, **checks)
         if briefing:
             text = store.briefing(name, max_tokens, **checks)
@@ -104,16 +92,6 @@ def resume(
             call.output.answer("resume", data, lambda: _print(call, report), _table)
         call.tell_of_damage(known=bool(report.problems))
     raise click.exceptions.Exit(_code(call, report))
-
-
-def _accept(call: Invocation, store: Store, name: str, yes: bool) -> None:
-    losses = store.session_records(name).losses
-    if losses is None:
-        note("no records of its effects are known to be lost; nothing was changed")
-        return
-    note(f"records of its effects were lost: {losses.why}")
-    confirm(call, f"From now on, may {name!r} call every effect that isn't recorded as done?", yes)
-    store.accept_losses(name)
 
 
 def _saved_last(store: Store) -> str | None:
@@ -174,9 +152,10 @@ def _print(call: Invocation, report: ResumeReport) -> None:
         click.echo(f"{title:<{max(width, 13)}}{click.style(words, fg=colour)}")
     if report.losses is not None:
         command = call.command("settle", report.thread, "KEY", options="--done or --not-done")
+        accept = call.command("settle", report.thread, options="--lost")
         note(
-            "what isn't known here isn't called before somebody settles it or accepts that "
-            f"(--accept-losses): {command}"
+            f"an effect that isn't known here isn't called until you settle it: {command}; "
+            f"or until you accept the loss for the thread: {accept}"
         )
     if report.in_doubt:
         key = report.in_doubt[0].key

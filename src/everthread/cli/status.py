@@ -71,12 +71,14 @@ def overview(call: Invocation, prefix: str, limit: int, everything: bool) -> int
         shown = nlargest(limit, listed(), key=lambda info: info.updated_at_us)
         rows = [_row(store, info) for info in shown]
         needs = count_keys(store.core, SEALED_MAX)
+        doubts = store.doubts()
         data = {
             "store": store.url,
             "threads": rows,
             "total": total,
             "complete": not damage,
             "unopened": needs.unopened,
+            "doubts": [{"since": doubt.since, "why": doubt.why} for doubt in doubts],
         }
         times_us = [info.updated_at_us for info in shown]
         call.output.answer(
@@ -86,6 +88,8 @@ def overview(call: Invocation, prefix: str, limit: int, everything: bool) -> int
             _point_elsewhere(store)
         # What follows says so of all of them at once.
         call.tell_of_damage(known=True)
+        for doubt in doubts:
+            note(f"{clean(str(doubt))}; {call.command('doubt --help')} says what to do")
     if damage:
         note(f"damaged: {damage}; there may be more threads, and everthread doctor says more")
         return CORRUPT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Literal
 
 import msgspec
@@ -91,12 +92,15 @@ _COMPANIONS = "companions (journals, users' data, the record of redactions)"
 class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
     """What restoring a backup came to.
 
-    ``doubtful`` are the threads whose ledger of effects knew more before, in the order of their names: a key
-    that it doesn't know any more is verified, or in doubt, until somebody accepts the loss. ``erased`` is the
+    ``doubtful`` are the threads whose ledger of effects may lack some, in the order of their names, those
+    included that the backup doesn't have: a key that the ledger doesn't know is verified, or in doubt, until
+    somebody accepts the loss. ``since`` is the time of the backup if nothing here knows which effects were
+    called after it; then threads that are created later are doubtful, too. ``erased`` is the
     number of erasures that the backup knew nothing of, or not the end: what they were about is erased again.
     """
 
     doubtful: tuple[str, ...] = ()
+    since: datetime.datetime | None = None
     erased: int = 0
     #: Which keys the restored values need, and how many of the values can't be opened here.
     needs: KeyNeeds = KeyNeeds()

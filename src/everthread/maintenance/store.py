@@ -5,12 +5,14 @@ from __future__ import annotations
 import datetime
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from everthread.arguments import check_count, check_path, check_progress, check_several
 from everthread.errors import (
+    EverthreadError,
     InvalidValueError,
     NotAStoreError,
     StoreUnavailableError,
@@ -27,11 +29,13 @@ if TYPE_CHECKING:
     from everthread.history.retention import Retention
     from everthread.maintenance.reports import BackupReport, CoolReport, GcReport, RestoreReport, VerifyReport
     from everthread.maintenance.stats import StoreStats
+    from everthread.threads.doubts import Doubt
 else:
     _HOMES = {
         "everthread.history.retention": "Retention",
         "everthread.maintenance.reports": "BackupReport CoolReport GcReport RestoreReport VerifyReport",
         "everthread.maintenance.stats": "StoreStats",
+        "everthread.threads.doubts": "Doubt",
     }
     globals().update(type_names(_HOMES))
 
@@ -151,25 +155,30 @@ class MaintainedStore(ThreadStore):
         """
         from everthread.maintenance.key_needs import count_keys
         from everthread.maintenance.reports import BackupReport
+        from everthread.maintenance.restore import record_origin
 
         self._check()
         place = check_path(path)
         # Before: once the copy is there, nothing that fails here may make it look as if it weren't.
         needs = count_keys(self.core)
+        # A store that can't be written to can be copied. Wherever the copy is restored, all is in doubt.
+        with suppress(EverthreadError):
+            record_origin(self.core)
         self.core.backend.backup(place)
         return BackupReport(path=os.path.abspath(place), needs=needs)
 
-    def restore(self, path: str | os.PathLike[str]) -> RestoreReport:
+    def restore(self, path: str | os.PathLike[str], *, nothing_since: bool = False) -> RestoreReport:
         """Replace everything in this store by a backup, all or nothing. Get new handles afterwards.
 
-        Effects that were called since the backup was made aren't forgotten: see ``RestoreReport.doubtful``.
+        Effects that were called after the backup was made aren't forgotten: see ``RestoreReport.doubtful``.
+        If the backup was made of another store, or this one is damaged, every ledger is in doubt. With
+        ``nothing_since`` you say that no effect was called after the backup was made.
         """
-        from everthread.maintenance.reports import RestoreReport
         from everthread.maintenance.restore import Ledgers
 
         self._check()
         place = check_path(path)
-        ledgers = Ledgers(self.core)
+        ledgers = Ledgers(self.core, bool(nothing_since))
         ledgers.look()
         try:
             self.core.backend.restore(place, ledgers.cells())
@@ -182,4 +191,40 @@ class MaintainedStore(ThreadStore):
         finally:
             # Also if the answer doesn't come: it may have been done.
             self.core.head_cache.clear()
-        return RestoreReport(doubtful=ledgers.mark())
+        return ledgers.mark()
+
+    # ── doubts: periods of which no ledger knows which effects happened ──────────────────────
+
+    def doubt(self, since: datetime.datetime, why: str = "") -> Doubt:
+        """Say that this store lost what was written to it after ``since``, an aware datetime: after a
+        point-in-time recovery, ``pg_restore``, or a copy of its files that was put back.
+
+        Every ledger of every namespace is in doubt from then on, also those of threads that are created
+        later: a call whose key the ledger doesn't know is verified, or raises :class:`InDoubtError`, until
+        the key is settled, the loss is accepted for the thread (:meth:`Store.accept_loss`), or
+        :meth:`end_doubt` is called. Runs at work are fenced off.
+        """
+        from everthread.maintenance.restore import record_doubt
+
+        self._check()
+        if not isinstance(since, datetime.datetime) or since.tzinfo is None:
+            raise InvalidValueError("since must be a datetime with a time zone", path="since")
+        since_us = max(1, round(since.timestamp() * 1_000_000))
+        if since_us > self.core.runtime.now_us():
+            raise InvalidValueError("since must not be in the future", path="since")
+        return record_doubt(self.core, since_us, why or "the store was brought back as it was then")
+
+    def doubts(self) -> list[Doubt]:
+        """Return the doubts that hold for every ledger of the store, the oldest time first."""
+        from everthread.threads.sync.journals import read_doubts
+
+        self._check()
+        return read_doubts(self.core)
+
+    def end_doubt(self) -> int:
+        """Say that no thread which is created from now on was used in the time that is in doubt. Threads that
+        exist stay in doubt until the loss is accepted for each. Returns the number of doubts that ended."""
+        from everthread.maintenance.restore import end_doubts
+
+        self._check()
+        return end_doubts(self.core)

@@ -7,15 +7,17 @@ effects, and what went wrong. It is never rewound, so that a position in one of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import datetime
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from everthread.errors import SchemaVersionError
 from everthread.sessions.lease import Holder, Lease
-from everthread.sessions.records import STATUSES, Status, usage_of
+from everthread.sessions.records import STATUSES, Status, moment, usage_of
 from everthread.sessions.usage import Total
+from everthread.threads.doubts import Doubt
 from everthread.threads.sync.journals import LOSSES, LOSSY_FORMAT
 
 #: What this code understands. A journal that lost nothing is written as the first format, so that older code
@@ -78,10 +80,35 @@ UNREADABLE: Final = "unreadable"
 
 
 class Losses(msgspec.Struct, frozen=True):
-    """That records of a journal were lost, why that is known, and since when."""
+    """That records of a journal were lost, why that is known, and since when: the time that a doubt of the
+    whole store names, else the time when it was noticed; 0 if that isn't known.
+
+    ``doubts`` are those of the whole store that the journal hasn't taken over yet.
+    """
 
     why: str
     since_us: int
+    doubts: tuple[Doubt, ...] = ()
+
+    @property
+    def since(self) -> datetime.datetime | None:
+        """See ``since_us``; None if it isn't known."""
+        return moment(self.since_us) if self.since_us else None
+
+    def __str__(self) -> str:
+        return f"the journal of this thread lost records ({self.why})"
+
+
+def with_doubts(losses: Losses | None, doubts: Sequence[Doubt]) -> Losses | None:
+    """Return what is lost of a journal together with the doubts that it hasn't taken over yet."""
+    if not doubts:
+        return losses
+    since_us = min(each.since_us for each in doubts)
+    whys = [str(each) for each in doubts]
+    if losses is not None:
+        since_us = min(since_us, losses.since_us)
+        whys = [losses.why, *whys]
+    return Losses("; ".join(dict.fromkeys(whys)), since_us, tuple(doubts))
 
 
 def losses_in(document: Mapping[str, Any]) -> Losses | None:

@@ -180,13 +180,13 @@ def test_restore_tells_of_effects_and_erasures_that_the_backup_does_not_know(
     told = program("restore", copy, "--yes")
     assert "but for 1 erasure since then: that stays erased" in told.out
     assert "the backup doesn't know all effects of this thread:\n  invoice bot\n" in told.out
-    assert f"everthread resume 'invoice bot' --store {program.url} --accept-losses" in told.err
+    assert f"everthread settle 'invoice bot' --store {program.url} --lost" in told.err
     with store.session("invoice bot") as session, pytest.raises(everthread.InDoubtError):
         session.call("pay-2", pytest.fail, "paid twice")
-    program("resume", "invoice bot", "--accept-losses", "--yes", code=None)
+    program("settle", "invoice bot", "--lost", "--yes")
     answer = program.json("restore", copy, "--yes")
     assert answer["report"].pop("needs")["unopened"] == 0
-    assert answer["report"] == {"doubtful": ["invoice bot"], "erased": 1}
+    assert answer["report"] == {"doubtful": ["invoice bot"], "since": None, "erased": 1}
 
 
 def test_restore_where_a_store_was_lost(

@@ -19,7 +19,7 @@ GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "command-line.md"
 
 #: The fields of schema version 1. A field that goes, or means something else, needs a new version.
 FIELDS = {
-    "status": "store threads total complete unopened",
+    "status": "store threads total complete unopened doubts",
     "resume": "thread report",
     "log": "thread versions more forked_from forks forks_complete effects recovered",
     "show": "thread version state logs log session effects recovered",
@@ -28,6 +28,7 @@ FIELDS = {
     "runs": "thread runs",
     "effects": "thread effects settled losses",
     "settle": "thread effect",
+    "doubt": "store doubts",
     "events": "stream events more retention",
     "constraint": "constraints",
     "search": "store hits skipped",
@@ -106,6 +107,7 @@ def answers(program: Program, store: everthread.Store, tmp_path: Path) -> dict[s
         "files": ["list", "tree"],
         "runs": ["bot"],
         "effects": ["bot"],
+        "doubt": [],
         "events": ["tasks"],
         "constraint": ["list"],
         "search": ["x"],

@@ -106,7 +106,7 @@ def test_what_is_known_is_known_and_the_rest_is_in_doubt(salvaged: Store) -> Non
         assert "lost records" in text
         assert "salvaged" in text
         assert "session.settle('pay 5', True, Done(result) or False)" in text
-        assert "session.accept_losses()" in text
+        assert "session.accept_loss()" in text
         assert doubt.value.key == "pay 5"
         with pytest.raises(InDoubtError):
             session.call("never called", pay)
@@ -162,8 +162,8 @@ def test_what_was_begun_since_is_as_ever(salvaged: Store) -> None:
 def test_accepting(salvaged: Store) -> None:
     pay = Counter()
     with salvaged.session("bot") as session:
-        assert session.accept_losses() is True
-        assert session.accept_losses() is False
+        assert session.accept_loss() is True
+        assert session.accept_loss() is False
         assert session.call("pay 5", pay, 5) == 1
     assert salvaged.session_records("bot").losses is None
     assert read_journal(salvaged.core, str(salvaged.thread("bot").uid)).state["format"] == FORMAT_WHOLE
@@ -173,10 +173,10 @@ def test_accepting(salvaged: Store) -> None:
 
 def test_accepting_without_a_run(salvaged: Store) -> None:
     with salvaged.session("bot"), pytest.raises(SessionBusyError):
-        salvaged.accept_losses("bot")
-    assert salvaged.accept_losses("bot") is True
-    assert salvaged.accept_losses("bot") is False
-    assert salvaged.session_records("bot").runs(1)[0].agent == "accept_losses"
+        salvaged.accept_loss("bot")
+    assert salvaged.accept_loss("bot") is True
+    assert salvaged.accept_loss("bot") is False
+    assert salvaged.session_records("bot").runs(1)[0].agent == "accept_loss"
     pay = Counter()
     with salvaged.session("bot") as session:
         assert session.call("pay 5", pay, 5) == 1
@@ -185,15 +185,17 @@ def test_accepting_without_a_run(salvaged: Store) -> None:
 def test_accepting_on_the_command_line(salvaged: Store) -> None:
     told = run(["--store", salvaged.url, "resume", "bot"], code=6)
     assert "records of its effects were lost" in told.out
-    assert "--accept-losses" in told.err
-    said_no = run(["--store", salvaged.url, "resume", "bot", "--accept-losses"], code=1, input="n\n")
+    assert "everthread settle bot --store" in told.err
+    assert "--lost" in told.err
+    said_no = run(["--store", salvaged.url, "settle", "bot", "--lost"], code=1, input="n\n")
     assert "nothing was changed" in said_no.err
     assert salvaged.session_records("bot").losses is not None
-    run(["--store", salvaged.url, "resume", "bot", "--accept-losses", "--json"], code=2)
-    run(["--store", salvaged.url, "resume", "bot", "--accept-losses", "--yes"], code=0)
+    run(["--store", salvaged.url, "settle", "bot", "--lost", "--json"], code=2)
+    run(["--store", salvaged.url, "settle", "bot", "pay 5", "--lost"], code=2)
+    run(["--store", salvaged.url, "settle", "bot", "--lost", "--yes"], code=0)
     assert salvaged.session_records("bot").losses is None
-    again = run(["--store", salvaged.url, "resume", "bot", "--accept-losses"], code=0)
-    assert "nothing was changed" in again.err
+    again = run(["--store", salvaged.url, "settle", "bot", "--lost"], code=3)
+    assert "no records of effects of 'bot' are known to be lost" in again.err
 
 
 def test_forks_and_copies_take_it_along(salvaged: Store, tmp_path: Path) -> None:
@@ -305,7 +307,7 @@ def test_a_journal_that_falls_back_is_in_doubt_at_once(tmp_path: Path) -> None:
                 assert session.call("pay 0", pay, 0) == {"paid": 0}
                 with pytest.raises(InDoubtError, match="lost records"):
                     session.call("never called", pay)
-        assert store.accept_losses("bot")
+        assert store.accept_loss("bot")
         with store.session("bot") as session:
             assert session.call("never called", pay) == 1
     with opened(tmp_path / "a.db") as store, store.session("bot") as session:
@@ -349,7 +351,7 @@ def test_a_journal_that_is_shorter_than_its_lease_knew(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db") as store:
         with store.session("bot") as session, pytest.raises(InDoubtError, match="and had"):
             session.call("pay 5", pay, 5)
-        assert store.accept_losses("bot")
+        assert store.accept_loss("bot")
     with opened(tmp_path / "a.db") as store, store.session("bot") as session:
         assert session.call("pay 5", pay, 5) == 1
 

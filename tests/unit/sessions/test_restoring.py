@@ -59,7 +59,7 @@ def test_effects_after_the_backup_are_in_doubt(url: str, tmp_path: Path) -> None
         assert pay(store, "one") == [], "what is known stays known"
         with store.session("bot") as session:
             assert session.call("two", pytest.fail, "two", verify=lambda _: True) is None
-        assert store.accept_losses("bot")
+        assert store.accept_loss("bot")
         assert pay(store, "two", "three") == ["three"]
         assert store.verify().ok
 
@@ -72,12 +72,12 @@ def test_what_the_backup_knows_nothing_of_is_in_doubt(url: str, tmp_path: Path) 
         store.backup(backup)
         pay(store, "one", thread="early")
         pay(store, "one", thread="late")
-        assert store.restore(backup).doubtful == ("early",)
+        assert store.restore(backup).doubtful == ("early", "late")
         assert [found.name for found in store.threads()] == ["early"]
         for thread in ("early", "late"):
             with pytest.raises(InDoubtError, match="lost records"):
                 pay(store, "one", thread=thread)
-            assert store.accept_losses(thread)
+            assert store.accept_loss(thread)
             assert pay(store, "one", thread=thread) == ["one"]
         store.thread("late").delete()
         assert pay(store, "one", thread="late") == ["one"], "another thread that has nothing to do with it"
@@ -106,7 +106,7 @@ def test_one_backup_after_another(url: str, tmp_path: Path) -> None:
         assert store.restore(tmp_path / "first").doubtful == ("bot",)
         # Twice: what was known before the first time isn't forgotten.
         assert store.restore(tmp_path / "first").doubtful == ("bot",)
-        assert store.accept_losses("bot")
+        assert store.accept_loss("bot")
         pay(store, "four")
         assert store.restore(tmp_path / "second").doubtful == ("bot",)
         with pytest.raises(InDoubtError):
@@ -141,7 +141,7 @@ def test_other_namespaces_are_restored_and_doubted_as_well(tmp_path: Path) -> No
         store.backup(tmp_path / "backup")
         pay(other, "two")
         pay(other, "two", thread="late")
-        assert store.restore(tmp_path / "backup").doubtful == ("bot",)
+        assert store.restore(tmp_path / "backup").doubtful == ("bot", "late")
         for thread in ("bot", "late"):
             with pytest.raises(InDoubtError):
                 pay(other, "two", thread=thread)
@@ -214,7 +214,7 @@ def test_a_run_that_only_the_backup_knows_holds_nothing(tmp_path: Path) -> None:
     with opened(f"sqlite:///{tmp_path}/agent.db") as store, store.session("bot") as session:
         store.backup(tmp_path / "backup")
         with opened(f"sqlite:///{tmp_path}/other.db") as copy:
-            copy.restore(tmp_path / "backup")
+            copy.restore(tmp_path / "backup", nothing_since=True)
             assert pay(copy, "one") == ["one"], "the run is at work on another store"
         session.heartbeat()
 

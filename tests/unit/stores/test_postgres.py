@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import os
 import threading
 import time
@@ -654,6 +655,21 @@ def test_a_role_sees_its_own_namespace_only(tenants: list[str], other: Any) -> N
         ):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 connection.execute(statement)
+
+
+def test_a_doubt_of_the_owner_reaches_every_role_and_none_records_one(
+    tenants: list[str], postgres_url: str
+) -> None:
+    since = datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC)
+    with everthread.open(postgres_url, keyring="memory:") as store:
+        doubt = store.doubt(since)
+    with everthread.open(tenants[0], namespace="ns0", keyring="memory:") as store:
+        assert store.doubts() == [doubt]
+        with store.session("bot") as session, pytest.raises(everthread.InDoubtError):
+            session.call("pay", pytest.fail)
+        with pytest.raises(AccessError):
+            store.doubt(since)
+        assert store.accept_loss("bot")
 
 
 def test_a_role_that_nobody_admitted(tenants: list[str], other: Any) -> None:

@@ -35,7 +35,7 @@ from everthread.errors import (
 )
 from everthread.sessions import journal as j
 from everthread.sessions.aio import journal as journals
-from everthread.sessions.aio.journal import accept_losses
+from everthread.sessions.aio.journal import accept_loss
 from everthread.sessions.effects import (
     Call,
     Done,
@@ -124,10 +124,10 @@ class Ledger:
                 return None
             return losses_in(self._journal.state)
 
-    async def accept_losses(self) -> bool:
+    async def accept_loss(self) -> bool:
         """See ``losses``. Whether there were any."""
         async with self._journal.writing():
-            if not accept_losses(self._journal):
+            if not accept_loss(self._journal):
                 return False
             self._journal.state["format"] = j.FORMAT_WHOLE
             return True
@@ -563,14 +563,13 @@ class Caller:
     def _in_doubt(self, intent: Intent, why: str, lost: Losses | None = None) -> InDoubtError:
         say = f"session.settle({intent.key!r}, True, Done(result) or False)"
         if lost is not None:
-            known = f"the journal of this thread lost records ({lost.why})"
             return InDoubtError(
-                f"whether the effect {intent.key!r} ({intent.name}) has happened isn't known: {known}, "
-                f"{why}. It was not called; look, then {say}, or session.accept_losses() once "
-                "nothing that was lost can be called again",
+                f"whether the effect {intent.key!r} ({intent.name}) has happened isn't known: {lost}, {why}. "
+                f"It was not called; look, then {say}, or session.accept_loss() once nothing that is missing "
+                "can be called again",
                 key=intent.key,
-                reason=f"{known}, {why}",
-                since=moment(lost.since_us),
+                reason=f"{lost}, {why}",
+                since=lost.since,
             )
         began = "in this run" if intent.run == self._run_id else f"in run {intent.run}"
         how = f"raised {intent.error}" if intent.error else "was begun and never ended"

@@ -44,6 +44,7 @@ from everthread.threads.aio.journals import (
     LOSSES,
     beside,
     lost_records,
+    put_doubts,
     read_lost,
     shorter,
     space_beside,
@@ -154,7 +155,7 @@ async def continue_past_damage(journal: AsyncFencedThread, thread: str) -> None:
         ) from error
 
 
-def accept_losses(journal: AsyncThread) -> bool:
+def accept_loss(journal: AsyncThread) -> bool:
     """Take the mark away, within a write of the caller's; whether there was one."""
     return journal.state.pop(LOSSES, None) is not None
 
@@ -217,6 +218,8 @@ class Runs:
             state["format"] = FORMAT
             if LOSSES not in state:
                 state[LOSSES] = lost_records(losses.why, losses.since_us)
+            if losses.doubts:
+                put_doubts(self._journal, self._uid, losses.doubts)
         self._begun = state[RUN].plain()
         await self._journal.commit()
         self._journal.before_write = self._put_begin

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +11,9 @@ import msgspec
 from everthread.errors import AccessError, ConflictError, EverthreadError
 from everthread.history.merge import ABSENT, Conflict
 from everthread.sessions.aio.journal import read_journal
-from everthread.sessions.journal import EFFECT_LOG, FORMAT, FORMAT_WHOLE, OPEN, losses_in
-from everthread.threads.aio.journals import LOSSES, lost_records
+from everthread.sessions.journal import EFFECT_LOG, FORMAT, FORMAT_WHOLE, OPEN, Losses, losses_in, with_doubts
+from everthread.threads.aio.journals import LOSSES, lost_records, read_doubts
+from everthread.threads.doubts import Doubt, unacknowledged
 
 if TYPE_CHECKING:
     from everthread.threads.aio.core import Core
@@ -26,16 +27,18 @@ class _Plan(msgspec.Struct, frozen=True):
     done: list[dict[str, Any]]
     doubtful: dict[str, Any]
     differing: list[tuple[dict[str, Any], dict[str, Any]]]
-    losses: str | None
+    losses: Losses | None
 
 
 class LedgerMerge:
     """The ledgers of two threads: ``theirs`` is to come into the one of the line ``uid``."""
 
-    def __init__(self, core: Core, uid: str, theirs: AsyncThread) -> None:
+    def __init__(self, core: Core, uid: str, theirs: AsyncThread, doubts: Sequence[Doubt] = ()) -> None:
+        """``doubts`` are those that theirs hasn't taken over into its own mark yet."""
         self._core = core
         self._uid = uid
         self._theirs = theirs
+        self._doubts = doubts
 
     async def conflicts(self) -> tuple[Conflict, ...]:
         """The effects that both sides have made, with different results."""
@@ -62,7 +65,7 @@ class LedgerMerge:
             state[OPEN].update(plan.doubtful)
             if plan.losses is not None:
                 state["format"] = FORMAT
-                state[LOSSES] = lost_records(plan.losses, self._core.runtime.now_us())
+                state[LOSSES] = lost_records(plan.losses.why, plan.losses.since_us)
             with suppress(ConflictError):
                 await ours.commit()
                 return len(plan.done) + len(plan.doubtful) + len(changed)
@@ -85,8 +88,8 @@ class LedgerMerge:
             # One that both had, and that isn't open here any more, was settled here.
             if key not in here and key not in done and intent.get("id") not in known:
                 plan.doubtful[key] = intent
-        lost = losses_in(theirs.state) if LOSSES not in ours.state else None
-        return msgspec.structs.replace(plan, losses=None if lost is None else lost.why)
+        lost = with_doubts(losses_in(theirs.state), self._doubts) if LOSSES not in ours.state else None
+        return msgspec.structs.replace(plan, losses=lost)
 
     async def _shared(self, ours: AsyncThread) -> tuple[int, set[str]]:
         """How many records both have from before they went apart, and the ids of what was open then. None,
@@ -108,7 +111,8 @@ class LedgerMerge:
 async def compare_ledgers(core: Core, uid: str, other: str) -> LedgerMerge | None:
     """For ``merge()``: see ``Core.compare_ledgers``. ``None`` if there is nothing to bring."""
     theirs = await read_journal(core, other)
-    return None if theirs.head is None else LedgerMerge(core, uid, theirs)
+    doubts = unacknowledged(await read_doubts(core), theirs.state, other)
+    return None if theirs.head is None and not doubts else LedgerMerge(core, uid, theirs, doubts)
 
 
 async def _find(journal: AsyncThread, record_id: str) -> dict[str, Any] | None:

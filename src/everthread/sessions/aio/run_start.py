@@ -19,6 +19,7 @@ from everthread.errors import (
     ThreadExistsError,
     ThreadNotFoundError,
 )
+from everthread.sessions.aio.effects import Ledger
 from everthread.sessions.aio.fenced_thread import AsyncFencedThread, RunGuard
 from everthread.sessions.aio.journal import (
     Runs,
@@ -313,6 +314,10 @@ async def _started(
             # What the lease knew of is gone: the next run is to compare with what there is from here on.
             await lease.renew()
             await forget_a_namesake(core, name)
+        if created and options.name is None and found.losses is not None:
+            # No thread had this name before: it was generated just now.
+            await Ledger(journal, lease.holder.run).accept_loss()
+            found.losses = None
     else:
         runs.begin(_sealed(user_id))
         # Another run may have taken the lease since: then what was read is that run's.

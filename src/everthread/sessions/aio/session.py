@@ -715,10 +715,10 @@ class AsyncAgentSession(AwaitedFace):
             except OvertakenError:
                 raise NotFoundError(f"the effect {key!r} was settled by somebody else just now") from None
 
-    async def accept_losses(self) -> bool:
+    async def accept_loss(self) -> bool:
         """Say that nothing which the journal of this thread has lost can be called again, or that it may:
         effects that it doesn't know count as not begun from here on. Whether it had lost anything."""
-        return await self._ledger.accept_losses()
+        return await self._ledger.accept_loss()
 
     async def in_doubt(self) -> list[EffectRecord]:
         """Effects that were begun and are not known to have ended, except those that run just now."""

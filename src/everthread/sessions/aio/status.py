@@ -28,7 +28,7 @@ from everthread.sessions.aio.lease import read_lease
 from everthread.sessions.aio.logs import newest_first, revealing
 from everthread.sessions.aio.tasks import TaskView
 from everthread.sessions.effects import intent_of, may_be_called_now
-from everthread.sessions.journal import Losses, is_held_by, losses_in, run_status
+from everthread.sessions.journal import Losses, is_held_by, losses_in, run_status, with_doubts
 from everthread.sessions.lease import Holder, Lease
 from everthread.sessions.records import (
     TERMINAL,
@@ -44,8 +44,10 @@ from everthread.sessions.records import (
 )
 from everthread.sessions.tasks import slice_of
 from everthread.sessions.usage import Total, Usage
+from everthread.threads.aio.journals import read_doubts
 from everthread.threads.aio.store import AsyncThreadStore
 from everthread.threads.aio.thread import AsyncThread
+from everthread.threads.doubts import unacknowledged
 from everthread.threads.twins import ASYNC, pause_async
 from everthread.versions import Version
 
@@ -78,10 +80,13 @@ class AsyncSessionRecords:
         self.losses = losses_of(journal, "" if lease is None else lease.holder.journal)
 
     async def _look_for_losses(self) -> None:
-        """Where there is no journal: whether there should be one."""
+        """Find out what the journal alone doesn't tell: whether there should be one, and the doubts that hold
+        for every ledger of the store."""
+        thread = self.thread
         if self.losses is None and self._journal.head is None:
-            thread = self.thread
             self.losses = await losses_of_a_namesake(thread) or await _losses_of_sources(thread)
+        doubts = await read_doubts(thread.core)
+        self.losses = with_doubts(self.losses, unacknowledged(doubts, self._journal.state, self._uid))
 
     @property
     def name(self) -> str:

@@ -45,6 +45,7 @@ from everthread.threads.sync.journals import (
     LOSSES,
     beside,
     lost_records,
+    put_doubts,
     read_lost,
     shorter,
     space_beside,
@@ -151,7 +152,7 @@ def continue_past_damage(journal: FencedThread, thread: str) -> None:
         ) from error
 
 
-def accept_losses(journal: Thread) -> bool:
+def accept_loss(journal: Thread) -> bool:
     """Take the mark away, within a write of the caller's; whether there was one."""
     return journal.state.pop(LOSSES, None) is not None
 
@@ -214,6 +215,8 @@ class Runs:
             state["format"] = FORMAT
             if LOSSES not in state:
                 state[LOSSES] = lost_records(losses.why, losses.since_us)
+            if losses.doubts:
+                put_doubts(self._journal, self._uid, losses.doubts)
         self._begun = state[RUN].plain()
         self._journal.commit()
         self._journal.before_write = self._put_begin

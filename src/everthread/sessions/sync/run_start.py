@@ -21,6 +21,7 @@ from everthread.errors import (
     ThreadNotFoundError,
 )
 from everthread.sessions.lease import Lease, token_of
+from everthread.sessions.sync.effects import Ledger
 from everthread.sessions.sync.fenced_thread import FencedThread, RunGuard
 from everthread.sessions.sync.journal import (
     Runs,
@@ -303,6 +304,10 @@ def _started(
             # What the lease knew of is gone: the next run is to compare with what there is from here on.
             lease.renew()
             forget_a_namesake(core, name)
+        if created and options.name is None and found.losses is not None:
+            # No thread had this name before: it was generated just now.
+            Ledger(journal, lease.holder.run).accept_loss()
+            found.losses = None
     else:
         runs.begin(_sealed(user_id))
         # Another run may have taken the lease since: then what was read is that run's.

@@ -645,10 +645,10 @@ class AgentSession(BlockingFace):
             except OvertakenError:
                 raise NotFoundError(f"the effect {key!r} was settled by somebody else just now") from None
 
-    def accept_losses(self) -> bool:
+    def accept_loss(self) -> bool:
         """Say that nothing which the journal of this thread has lost can be called again, or that it may:
         effects that it doesn't know count as not begun from here on. Whether it had lost anything."""
-        return self._ledger.accept_losses()
+        return self._ledger.accept_loss()
 
     def in_doubt(self) -> list[EffectRecord]:
         """Effects that were begun and are not known to have ended, except those that run just now."""

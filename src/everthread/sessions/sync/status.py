@@ -14,7 +14,7 @@ from everthread.arguments import check_count, check_limit, check_seconds
 from everthread.errors import ThreadNotFoundError
 from everthread.sessions import journal as j
 from everthread.sessions.effects import intent_of, may_be_called_now
-from everthread.sessions.journal import Losses, is_held_by, losses_in, run_status
+from everthread.sessions.journal import Losses, is_held_by, losses_in, run_status, with_doubts
 from everthread.sessions.lease import Holder, Lease
 from everthread.sessions.records import (
     TERMINAL,
@@ -45,6 +45,8 @@ from everthread.sessions.sync.logs import newest_first, revealing
 from everthread.sessions.sync.tasks import TaskView
 from everthread.sessions.tasks import slice_of
 from everthread.sessions.usage import Total, Usage
+from everthread.threads.doubts import unacknowledged
+from everthread.threads.sync.journals import read_doubts
 from everthread.threads.sync.store import ThreadStore
 from everthread.threads.sync.thread import Thread
 from everthread.threads.twins import pause
@@ -79,10 +81,13 @@ class SessionRecords:
         self.losses = losses_of(journal, "" if lease is None else lease.holder.journal)
 
     def _look_for_losses(self) -> None:
-        """Where there is no journal: whether there should be one."""
+        """Find out what the journal alone doesn't tell: whether there should be one, and the doubts that hold
+        for every ledger of the store."""
+        thread = self.thread
         if self.losses is None and self._journal.head is None:
-            thread = self.thread
             self.losses = losses_of_a_namesake(thread) or _losses_of_sources(thread)
+        doubts = read_doubts(thread.core)
+        self.losses = with_doubts(self.losses, unacknowledged(doubts, self._journal.state, self._uid))
 
     @property
     def name(self) -> str:

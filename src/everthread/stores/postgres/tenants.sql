@@ -29,6 +29,8 @@ ALTER TABLE everthread.sealed ENABLE ROW LEVEL SECURITY;
 CREATE POLICY tenants ON everthread.sealed USING (everthread.mine(space, current_user));
 ALTER TABLE everthread.cell ENABLE ROW LEVEL SECURITY;
 CREATE POLICY tenants ON everthread.cell USING (everthread.mine(space, current_user));
+-- A doubt is about every ledger of the store: each role reads it, and only the owner records it.
+CREATE POLICY doubts ON everthread.cell FOR SELECT USING (space = '\x00646f756274'::bytea);
 ALTER TABLE everthread.stream ENABLE ROW LEVEL SECURITY;
 CREATE POLICY tenants ON everthread.stream USING (everthread.mine(space, current_user));
 ALTER TABLE everthread.text_covered ENABLE ROW LEVEL SECURITY;

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ import msgspec
 
 from everthread.errors import EverthreadError, StateCorruptedError
 from everthread.stores.contract import Cell, Found, Line
+from everthread.threads.doubts import DOUBTS, Doubt, read_doubt
 from everthread.threads.lifetimes import left_s
 
 if TYPE_CHECKING:
@@ -36,6 +38,9 @@ COMPANIONS = (JOURNAL, INBOX, FILES)
 #: Beside threads, too, but cells: who may write to a session; threads that a restored backup doesn't know.
 LEASE = "lease"
 GONE = "gone"
+#: Cells of the whole store, in no namespace: doubts by id, and the origin that its backups carry.
+DOUBT = "\0doubt"
+ORIGIN = "\0origin"
 #: In the document of a companion: that records of it were lost, and why that is known.
 LOSSES = "losses"
 #: What such a document says its format is, so that code which knows nothing of that leaves it alone.
@@ -61,6 +66,27 @@ def read_lost(cell: Cell | None) -> Lost | None:
 def lost_records(why: str, now_us: int) -> dict[str, Any]:
     """What stands there. What the companion doesn't know any more is to be doubted from then on."""
     return {"why": why, "since_us": now_us, "cleared": {}}
+
+
+def put_doubts(journal: Thread, uid: str, doubts: Sequence[Doubt]) -> None:
+    """Take doubts over into the mark of a journal, within a write of the caller's. Nothing that was cleared
+    before them is clear any more."""
+    since_us, whys = min(each.since_us for each in doubts), [str(each) for each in doubts]
+    marked = journal.state.get(LOSSES)
+    if isinstance(marked, Mapping) and type(marked.get("since_us")) is int:
+        since_us = min(since_us, marked["since_us"])
+        whys = [str(marked.get("why")), *whys]
+    journal.state[LOSSES] = lost_records("; ".join(dict.fromkeys(whys)), since_us)
+    journal.state["format"] = LOSSY_FORMAT
+    known = journal.state.setdefault(DOUBTS, {})
+    for each in doubts:
+        known[each.id] = uid
+
+
+def read_doubts(core: Core) -> list[Doubt]:
+    """Return the doubts that hold for every ledger of the store, the oldest time first."""
+    found = [read_doubt(cell.value) for _, cell in every_cell(core, DOUBT)]
+    return sorted(found, key=lambda each: (each.since_us, each.id))
 
 
 def shorter(seq: int, known: int) -> str:
