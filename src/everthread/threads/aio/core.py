@@ -77,6 +77,8 @@ class StepRun(EffectCaller, Protocol):
 
     #: The hash of a version that follows one at which the run held the thread: a step on it needn't ask.
     vouched: bytes
+    #: The effects that it skipped, each with the execution that had made it.
+    skipped: dict[str, str]
 
     @property
     def id(self) -> str: ...
@@ -88,9 +90,12 @@ class StepRun(EffectCaller, Protocol):
     async def require_not_superseded(self) -> None:
         """Raise if another run has taken over."""
 
-    async def end(self, reason: str, error: RunError | None = None) -> None:
+    async def end(self, reason: str, error: RunError | None = None, **about: Any) -> None:
         """Record why the run ends, and with what error, and give the thread back, for all of its
-        processes."""
+        processes. ``about`` are further fields of its record."""
+
+    async def describe(self, **about: Any) -> None:
+        """Record more about the run, such as its agent."""
 
     async def wrote(self) -> None: ...
 
