@@ -1,5 +1,5 @@
-"""One workflow id executed again, resets past the end of a run, and children on their parent's thread, on a real
-Temporal server."""
+"""One workflow id executed again, resets past the end of a run, and children on the thread of a parent: on a
+real Temporal server."""
 
 from __future__ import annotations
 

@@ -34,6 +34,7 @@ from everthread.sandboxes.files import DEFAULT_FILE_LIMITS, FileLimits, Files, S
 from everthread.sandboxes.folders import forget_folder, note_folder
 from everthread.sandboxes.paths import AnyPath, shown
 from everthread.sandboxes.stat_cache import StatCache, boot_id
+from everthread.sandboxes.step_note import StepNote, current_step, version_in_history
 from everthread.sandboxes.tree import MODE_BITS, FileEntry
 
 if TYPE_CHECKING:
@@ -118,6 +119,8 @@ class LocalSandboxes:
         one of this id, or makes it; ``"fork"`` makes one from the newest version of the sandbox ``source``;
         ``"snapshot"`` from the snapshot ``source``; ``"inherit"`` works in the sandbox ``source`` itself,
         which stays its owner's. ``at`` is the version to go on from, where later ones are to be left behind.
+        Without it, inside a step of an engine, versions are left behind that were saved by steps which the
+        workflow was reset behind.
 
         ``shutdown``, by the owner: ``"destroy"`` deletes the sandbox, ``"snapshot"`` saves it and removes its
         directory, ``"keep"`` saves it and leaves that. A ``session`` is told of it (``on_sandbox_ready``),
@@ -136,7 +139,10 @@ class LocalSandboxes:
         thread, is_new = self._thread(check_name(sandbox_id, "sandbox id"), init, source)
         files = Files(self.store.thread(thread), limits=self._limits)
         place = os.path.join(self.root, _place(self.store.core.space, thread))
-        sandbox = Sandbox(self, sandbox_id, files, place, shutdown, session)
+        step = current_step.get()
+        if step is not None and at is None and not is_new:
+            at = version_in_history(self.store, files.thread, step)
+        sandbox = Sandbox(self, sandbox_id, files, place, shutdown, session, step)
         sandbox._enter(at, is_new, check_seconds(timeout_s, "timeout_s"))
         return sandbox
 
@@ -184,6 +190,7 @@ class Sandbox:
         place: str,
         shutdown: Shutdown,
         session: Any,
+        step: StepNote | None = None,
     ) -> None:
         self.id = sandbox_id
         self.files = files
@@ -198,6 +205,7 @@ class Sandbox:
         self._sandboxes = sandboxes
         self._place = place
         self._session = session
+        self._step = step
         self._lock = -1
         self._cache = StatCache(os.path.join(place, "stat"))
 
@@ -322,7 +330,8 @@ class Sandbox:
         retention may take it."""
         self._check()
         self._set_mark(None)
-        self.last = save_directory(self.files, self.path, label=label, cache=self._cache)
+        metadata = None if self._step is None else self._step.metadata
+        self.last = save_directory(self.files, self.path, label=label, metadata=metadata, cache=self._cache)
         made = self.last.snapshot
         self._set_mark(made)
         self._release(made)

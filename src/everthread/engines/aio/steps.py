@@ -26,6 +26,7 @@ from everthread.errors import (
     VersionNotFoundError,
     VersionPrunedError,
 )
+from everthread.sandboxes.step_note import StepNote, current_step
 from everthread.sessions.records import REASONS
 from everthread.sessions.usage import checked_counts
 from everthread.threads.aio.core import RunError
@@ -117,7 +118,12 @@ async def enter_step(
         )
         async with step:
             is_entered = True
-            yield step
+            outside = current_step.get()
+            current_step.set(StepNote(thread.name, place.key, slot, where.run, step.attempt))
+            try:
+                yield step
+            finally:
+                current_step.set(outside)
     except VersionPrunedError as error:
         if is_entered:
             # What the caller's own code asked for.
