@@ -76,11 +76,17 @@ class RunToken(msgspec.Struct, frozen=True):
 
     ``since`` orders runs that want the same thread: when an engine handed the work out, by its clock, as a
     ``datetime`` or in seconds since 1970. A newer run takes over from an older one, never the other way
-    round. Without it a run counts from when its id first appears.
+    round. Without it a run counts from when its id first appears. ``workflow`` is the id of the workflow that
+    the run belongs to, ``execution`` the id of the workflow's execution: an effect that another execution
+    made is skipped with a warning. ``guest_of`` is the id of a run that lends its thread to this one: it may
+    write again afterwards, which a run that another one took over from may not.
     """
 
     id: str
     since: datetime.datetime | float | None = None
+    workflow: str = ""
+    execution: str = ""
+    guest_of: str = ""
 
 
 class Pin(msgspec.Struct, frozen=True, kw_only=True):

@@ -158,11 +158,36 @@ def _about(version: Version, change: str) -> Text:
         about.append(words.get(version.kind, version.kind), style=_COLOURS[version.kind])
     if version.label:
         about.append(("  " if about else "") + clean(version.label, 50), style="bold")
-    if version.metadata:
-        about.append(("  " if about else "") + _short(dict(version.metadata), 60), style="cyan")
+    step, metadata = _step(version)
+    if step and step != version.label:
+        about.append(("  " if about else "") + clean(step, 50), style="bold")
+    for key, execution in metadata.pop("skipped", {}).items():
+        about.append(
+            ("  " if about else "") + f"skipped {clean(key, 50)}, made by execution {execution}", "yellow"
+        )
+    if metadata:
+        about.append(("  " if about else "") + _short(metadata, 60), style="cyan")
     if change and version.kind != "rewind":
         about.append(("  " if about else "") + clean(change, 80), style="dim")
     return about
+
+
+#: In the metadata of a version that a step of an engine made: what the engine needs to know, not a reader.
+_ENGINE = frozenset({"run", "scheduler", "attempt", "number", "made_by", "claim", "left", "owner"})
+
+
+def _step(version: Version) -> tuple[str, dict[str, Any]]:
+    """Return the name of the step that made a version, and the metadata that its caller gave. The key of an
+    engine's step begins with the run that it belongs to."""
+    metadata = dict(version.metadata)
+    if version.step is None:
+        return "", metadata
+    parts = [version.step] if isinstance(version.step, str) else list(version.step)
+    if "run" in metadata and len(parts) > 1:
+        parts = parts[1:]
+        metadata = {name: value for name, value in metadata.items() if name not in _ENGINE}
+    slot = "" if version.slot is None else f" #{version.slot}"
+    return " ".join(map(str, parts)) + slot, metadata
 
 
 def _named(names: Sequence[str]) -> str:

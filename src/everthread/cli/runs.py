@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -13,9 +13,12 @@ from everthread.cli.log import thread_argument
 from everthread.cli.options import example, existing, pass_invocation, shared_options
 from everthread.cli.output import ago, clean, note, records
 
+if TYPE_CHECKING:
+    from everthread.sessions.records import RunRecord
+
 COLUMNS = (
     "number", "id", "status", "reason", "agent", "host", "pid", "started_at", "ended_at", "turns", "usage",
-    "error",
+    "error", "workflow", "execution", "skipped",
 )  # fmt: skip
 
 
@@ -44,7 +47,9 @@ def runs(call: Invocation, thread: str, limit: int) -> None:
                     words += f", last heard of {ago(records_.heartbeat_us, now_us)}"
                 # The text of one that failed says with what.
                 error = run.error if run.error and run.status != "failed" else ""
-                details = [f"{run.turns:,} turns" if run.turns else "", run.agent or "", error]
+                details = [f"{run.turns:,} turns" if run.turns else "", _used(run), run.agent or "", error]
+                details.append(f"workflow {run.workflow}" if run.workflow else "")
+                details.append(f"skipped effects that execution {run.skipped} made" if run.skipped else "")
                 click.echo(clean(", ".join(filter(None, [words, *details]))))
             if not found:
                 note("no run yet")
@@ -55,6 +60,11 @@ def runs(call: Invocation, thread: str, limit: int) -> None:
         call.output.answer("runs", {"thread": thread, "runs": listed}, show, records("runs", COLUMNS))
     if not found:
         raise click.exceptions.Exit(NOTHING)
+
+
+def _used(run: RunRecord) -> str:
+    """Return what a run used, such as ``812 input_tokens``."""
+    return ", ".join(f"{count:,} {name}" for name, count in run.usage.items())
 
 
 def _field(value: Any) -> Any:

@@ -14,6 +14,7 @@ import json
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from inspect import isawaitable
 from typing import Any, Final, TypeVar, cast
@@ -175,6 +176,7 @@ class _Run:
         self._warnings: list[str] = []
         self.state.status = carried.status
         self.state.turns, self.state.usage = carried.turns, Usage(carried.usage)
+        self.state.subagent_turns = carried.subagent_turns
         self.state.sandbox_id = carried.sandbox_id
 
     async def run(self, ref: Any, messages: list[Mapping[str, Any]], files: Any) -> AgentResult:
@@ -212,6 +214,7 @@ class _Run:
                 taken=list(self._taken)[-_REMEMBERED:],
                 sandbox_id=state.sandbox_id,
                 message_id=self._message_id,
+                subagent_turns=state.subagent_turns,
             )
         return AgentResult(
             ref=state.ref,
@@ -223,6 +226,7 @@ class _Run:
             snapshot=self._snapshot,
             warnings=list(self._warnings),
             carry=carry,
+            subagent_turns=state.subagent_turns,
         )
 
     # ── the beginning ────────────────────────────────────────────────────────────────────────
@@ -515,8 +519,12 @@ class _Run:
             case WaitForInput(content=content, ref=written):
                 self._waits = True
                 return written if written is not None else await self._told(call, content)
-            case AgentResult(text=text, usage=usage):
+            case AgentResult(ref=ref, text=text, usage=usage, turns=turns, subagent_turns=below):
                 self._count(usage)
+                self.state.subagent_turns += turns + below
+                if ref is not None and ref.thread == call.ref.thread:
+                    # It went on with this very thread: its result follows what it wrote there.
+                    call = replace(call, ref=ref)
                 return await self._told(call, text)
         return await self._told(call, outcome)
 
@@ -573,7 +581,11 @@ class _Run:
 
     async def _record_end(self, reason: Reason, error: BaseException | None) -> None:
         told = () if error is None else (error,)
-        self._move(await self._engine.end(self._ref, reason, *told))
+        state = self.state
+        about: dict[str, Any] = {"turns": state.turns, "usage": dict(state.usage)}
+        if state.agent:
+            about["agent"] = state.agent
+        self._move(await self._engine.end(self._ref, reason, *told, **about))
 
     async def _leave_sandbox(self, name: str) -> None:
         assert self._sandbox is not None

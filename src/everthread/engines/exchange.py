@@ -139,8 +139,17 @@ class Engine(Protocol):
     def rewind(self, ref: ThreadRef, to: ThreadRef) -> Awaitable[ThreadRef]:
         """Go back from ``ref`` to ``to``."""
 
-    def end(self, ref: ThreadRef, reason: str, error: BaseException | None = None) -> Awaitable[ThreadRef]:
-        """Record how the run ended, and the error that it failed with."""
+    def end(
+        self,
+        ref: ThreadRef,
+        reason: str,
+        error: BaseException | None = None,
+        *,
+        agent: str | None = None,
+        turns: int | None = None,
+        usage: Mapping[str, Any] | None = None,
+    ) -> Awaitable[ThreadRef]:
+        """Record how the run ended, the error that it failed with, and what it used."""
 
     def load(self, ref: ThreadRef) -> Awaitable[Mapping[str, Any]]:
         """Tasks and custom fields at ``ref``."""
@@ -195,6 +204,7 @@ class Carry:
     taken: list[str] = field(default_factory=list)
     sandbox_id: str | None = None
     message_id: str | None = None
+    subagent_turns: int = 0
 
 
 @dataclass(frozen=True)
@@ -203,7 +213,8 @@ class AgentResult:
 
     ``reason`` is ``completed``, ``max_turns`` or ``waiting_for_input``; what failed or was cancelled raises.
     It is ``None`` if the run is to go on in another one: then ``carry`` is what that needs. ``warnings``
-    tells what went wrong at the end.
+    tells what went wrong at the end. ``usage`` includes that of subagents; their turns are
+    ``subagent_turns``, which no limit of this run counts.
     """
 
     ref: ThreadRef | None
@@ -215,3 +226,4 @@ class AgentResult:
     snapshot: Any = None
     warnings: list[str] = field(default_factory=list)
     carry: Carry | None = None
+    subagent_turns: int = 0

@@ -17,6 +17,8 @@ CLAIM, LEFT = "claim", "left"
 #: In those of a fence, and of what an attempt above the first has recorded; with the activity that it was an
 #: attempt of, and when the engine handed that out, where the engine names activities.
 ATTEMPT, TASK, STARTED = "attempt", "task", "started"
+#: In those of a step: the effects that it skipped, each with the execution that had made it.
+SKIPPED = "skipped"
 #: In those of a thread's first version: what may begin it anew.
 OWNER = "owner"
 #: In those of engines that number their steps: the number, and whose claim it was made under.
@@ -33,6 +35,8 @@ class Place:
     #: The run whose code scheduled it.
     scheduler: str
     where: Execution
+    #: The execution whose effects are counted apart, or "".
+    scope: str = ""
 
     @property
     def claim(self) -> str:
@@ -142,7 +146,8 @@ class Place:
 def place_of(ref: ThreadRef, key: Sequence[str | int], slot: int | None, where: Execution) -> Place:
     """The step of this key, as ``ref`` and the engine say. Keys of another workflow's steps are others."""
     origin = where.origin or ref.origin
-    return Place((origin, *key), slot, ref.version, where.scheduler or ref.run or where.run, where)
+    scheduler = where.scheduler or ref.run or where.run
+    return Place((origin, *key), slot, ref.version, scheduler, where, ref.scope)
 
 
 def _run_of(version: Version) -> str | None:

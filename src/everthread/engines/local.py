@@ -52,10 +52,11 @@ class LocalEngine:
         return await steps.rewind(self.store, ref, to, self.where)
 
     async def end(
-        self, ref: ThreadRef, reason: str = "completed", error: BaseException | None = None
+        self, ref: ThreadRef, reason: str = "completed", error: BaseException | None = None, **about: Any
     ) -> ThreadRef:
-        """Record why the run ends, and the error that it failed with."""
-        return await steps.end(self.store, ref, self.where, reason, named(error))
+        """Record why the run ends, and the error that it failed with; ``about`` may be ``agent``, ``turns``
+        and ``usage``."""
+        return await steps.end(self.store, ref, self.where, reason, named(error), **about)
 
     async def load(self, ref: ThreadRef) -> dict[str, Any]:
         """Tasks and custom fields at ``ref``."""

@@ -15,12 +15,15 @@ class ThreadRef:
 
     ``run`` is the run whose code handed it to a step. ``origin`` stays over resets of that run and changes
     with the next one: with it, the keys of steps are unique on a thread that goes on. Engines fill in both.
+    ``scope`` is the execution whose effects are counted apart from those of other executions: see
+    ``open_thread(effects="execution")``.
     """
 
     thread: str
     version: str | None = None
     run: str = ""
     origin: str = ""
+    scope: str = ""
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,8 @@ class Execution:
     of steps say which ``number`` this one has, from 1, and which were
     ``recorded`` in the history when this claim began: the others were taken back, or never ended. A run that
     an engine has ``forked_from`` another has threads of its own: their names end with ``~`` and its id.
+    ``execution`` is the id that a run shares with its resets and with the runs that it continues as new.
+    ``guest_of`` is the run on whose thread this one works for a while, as a child workflow does.
     """
 
     run: str
@@ -51,6 +56,13 @@ class Execution:
     number: int = 0
     recorded: frozenset[int] = frozenset()
     forked_from: str = ""
+    execution: str = ""
+    guest_of: str = ""
+
+    @property
+    def execution_id(self) -> str:
+        """Return the id of the execution; an engine that names none has one execution per origin."""
+        return self.execution or self.origin or self.run
 
 
 def named(error: BaseException | None) -> tuple[str, str] | None:

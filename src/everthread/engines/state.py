@@ -11,6 +11,7 @@ from typing import Any
 from everthread.arguments import check_mapping
 from everthread.engines.exchange import RUNNING
 from everthread.engines.pointers import ThreadRef
+from everthread.sessions.records import TERMINAL
 from everthread.sessions.tasks import custom_part, slice_of
 from everthread.sessions.usage import Usage
 
@@ -29,6 +30,8 @@ class AgentState:
         self.version = 0
         self.ref: ThreadRef | None = None
         self.turns = 0
+        #: The turns of subagents, and of theirs, which ``max_turns`` doesn't count.
+        self.subagent_turns = 0
         self.usage = Usage()
         #: The definitions that the model was given in this turn.
         self.tools: list[dict[str, Any]] = []
@@ -55,8 +58,9 @@ class AgentState:
         event.set()
 
     async def wait_for_change(self, last_version: int, timeout_s: float | None = None) -> int:
-        """Wait until ``version`` is another than ``last_version``, or the time is over; the version then."""
-        if self.version == last_version:
+        """Wait until ``version`` is another than ``last_version``, or the time is over, and return the
+        version then. Return at once if the run has ended: nothing more changes."""
+        if self.version == last_version and self.status not in TERMINAL:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._event.wait(), timeout_s)
         return self.version

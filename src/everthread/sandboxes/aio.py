@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -170,7 +171,9 @@ class AsyncLocalSandboxes:
         that of an async store."""
         if isinstance(source := options.get("source"), AsyncSandbox):
             options["source"] = source.sandbox
-        made = await self._do(lambda sandboxes: sandboxes.open(sandbox_id, **options))
+        # It notes the step that this code runs in.
+        context = contextvars.copy_context()
+        made = await self._do(lambda sandboxes: context.run(sandboxes.open, sandbox_id, **options))
         if session is not None and made.is_owned:
             await session.sandbox_ready(made.id, None if made.base is None else made.base.plain())
         return AsyncSandbox(self._run, made, session)

@@ -45,6 +45,7 @@ from everthread.sandboxes.files import DEFAULT_FILE_LIMITS, FileLimits, Files, S
 from everthread.sandboxes.folders import forget_folder, note_folder
 from everthread.sandboxes.paths import AnyPath, shown
 from everthread.sandboxes.stat_cache import StatCache, boot_id
+from everthread.sandboxes.step_note import StepNote, current_step, version_in_history
 from everthread.sandboxes.tree import MODE_BITS, FileEntry
 
 if TYPE_CHECKING:
@@ -136,6 +137,8 @@ class LocalSandboxes:
         one of this id, or makes it; ``"fork"`` makes one from the newest version of the sandbox ``source``;
         ``"snapshot"`` from the snapshot ``source``; ``"inherit"`` works in the sandbox ``source`` itself,
         which stays its owner's. ``at`` is the version to go on from, where later ones are to be left behind.
+        Without it, inside a step of an engine, versions are left behind that were saved by steps which the
+        workflow was reset behind.
 
         ``shutdown``, by the owner: ``"destroy"`` deletes the sandbox, ``"snapshot"`` saves it and removes its
         directory, ``"keep"`` saves it and leaves that. A ``session`` is told of it (``on_sandbox_ready``),
@@ -154,7 +157,10 @@ class LocalSandboxes:
         thread, is_new = self._thread(check_name(sandbox_id, "sandbox id"), init, source)
         files = Files(self.store.thread(thread), limits=self._limits)
         place = os.path.join(self.root, _place(self.store.core.space, thread))
-        sandbox = Sandbox(self, sandbox_id, files, place, shutdown, session)
+        step = current_step.get()
+        if step is not None and at is None and not is_new:
+            at = version_in_history(self.store, files.thread, step)
+        sandbox = Sandbox(self, sandbox_id, files, place, shutdown, session, step)
         sandbox._enter(at, is_new, check_seconds(timeout_s, "timeout_s"))
         return sandbox
 
@@ -202,6 +208,7 @@ class Sandbox:
         place: str,
         shutdown: Shutdown,
         session: Any,
+        step: StepNote | None = None,
     ) -> None:
         self.id = sandbox_id
         self.files = files
@@ -222,6 +229,7 @@ class Sandbox:
         self._parent = self._lock = -1
         self._root: Identity = (0, 0)
         self._is_whole = True
+        self._step = step
         self._cache = StatCache(os.path.join(place, "stat"))
 
     @classmethod
@@ -405,8 +413,15 @@ class Sandbox:
         return made
 
     def _save(self, label: str | None) -> Saved:
+        metadata = None if self._step is None else self._step.metadata
         return save_directory(
-            self.files, self.path, label=label, cache=self._cache, choice=Everything(), root=self._root
+            self.files,
+            self.path,
+            label=label,
+            metadata=metadata,
+            cache=self._cache,
+            choice=Everything(),
+            root=self._root,
         )
 
     def _release(self, made: SnapshotRef) -> None:

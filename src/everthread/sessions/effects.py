@@ -41,6 +41,8 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
     #: In a run that several processes share: which of them calls it, and in which attempt of which step.
     place: Place | None = None
     step: tuple[str, int] | None = None
+    #: The execution of a workflow that its run belongs to.
+    execution: str | None = None
 
 
 #: The intents whose functions are being called in this process just now, by id.

@@ -69,6 +69,11 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     sandbox_id: str | None = None
     #: When one without an end was last heard of, if its lease can't say that any more.
     heard_us: int | None = None
+    #: On an engine: the id of the workflow, and the id of its execution.
+    workflow: str | None = None
+    execution: str | None = None
+    #: The earlier execution whose effects this run skipped, if it skipped any.
+    skipped: str | None = None
 
     @property
     def started_at(self) -> datetime.datetime:
@@ -105,6 +110,8 @@ class EffectRecord(msgspec.Struct, frozen=True, kw_only=True):
     result: Any = None
     stored: bool = True
     print: str = ""
+    #: The execution of a workflow that made it; "" outside of an engine.
+    execution: str = ""
 
     @property
     def at(self) -> datetime.datetime:
@@ -239,6 +246,9 @@ def run_of(stored: Mapping[str, Any]) -> RunRecord:
         error=_text_or_none(stored, "error"),
         sandbox_id=_text_or_none(stored, "sandbox_id"),
         heard_us=_whole_or_none(stored, "heard_us"),
+        workflow=_text_or_none(stored, "workflow"),
+        execution=_text_or_none(stored, "execution"),
+        skipped=_text_or_none(stored, "skipped"),
     )
 
 
@@ -262,6 +272,7 @@ def effect_of(stored: Mapping[str, Any], state: str | None = None) -> EffectReco
         result=stored.get("result"),
         stored="unstorable" not in stored,
         print=_text(stored, "print"),
+        execution=_text(stored, "execution"),
     )
 
 

@@ -725,9 +725,9 @@ async def test_the_end_has_an_order(url: str) -> None:
             order.append("save")
             return await plain_save(*args, **kwargs)
 
-        async def end(*args: Any) -> ThreadRef:
+        async def end(*args: Any, **about: Any) -> ThreadRef:
             order.append("record")
-            return await plain_end(*args)
+            return await plain_end(*args, **about)
 
         w.engine.save, w.engine.end = save, end  # type: ignore[method-assign]
 

@@ -249,3 +249,33 @@ def test_what_a_fork_can_not_have(run: Callable[[Scenario], None]) -> None:
         assert [info.name async for info in store.threads()] == ["t~f"]
 
     run(scenario)
+
+
+@pytest.mark.parametrize("mode", ["new", "fork"])
+def test_a_fork_at_step_1_makes_no_effect_again_as_a_fork_at_any_other_step(
+    run: Callable[[Scenario], None], mode: Any
+) -> None:
+    async def scenario(store: Any) -> None:
+        paid: list[str] = []
+
+        async def pay(ref: ThreadRef, where: Execution) -> ThreadRef:
+            async with enter_step(store, ref, ("pay",), at(where, 2)) as step:
+                if not step.done:
+                    await step.call("pay", paid.append, "paid")
+            return step.ref
+
+        other = await store.thread("other")
+        other.messages.append({"content": "other"})
+        await other.commit()
+        options: Any = {"mode": mode, "name": "t", "source": ThreadRef("other")}
+        begun = await open_thread(store, at(W, 1), **options)
+        await end(store, await pay(begun, W), at(W, 3))
+        await pay(begun, forked(W, "later", 1))
+        first = forked(W, "first")
+        await pay(await open_thread(store, at(first, 1), **options), first)
+        # A fork of a fork.
+        second = replace(forked(first, "second"), forked_from="first")
+        await pay(await open_thread(store, at(second, 1), **options), second)
+        assert paid == ["paid"]
+
+    run(scenario)

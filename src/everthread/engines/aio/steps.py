@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from everthread.arguments import check_name
-from everthread.engines.line import CLAIM, LEFT, OWNER, RUN, Place, place_of
+from everthread.arguments import check_count, check_name
+from everthread.engines.line import CLAIM, LEFT, OWNER, RUN, SKIPPED, Place, place_of
 from everthread.engines.pointers import Execution, ThreadRef, number_of
 from everthread.errors import (
     ConflictError,
@@ -26,10 +26,14 @@ from everthread.errors import (
     VersionNotFoundError,
     VersionPrunedError,
 )
+from everthread.sandboxes.step_note import StepNote, current_step
 from everthread.sessions.records import REASONS
+from everthread.sessions.usage import checked_counts
 from everthread.threads.aio.core import RunError
+from everthread.threads.aio.fork import Terms, begin_again
 from everthread.threads.aio.keys import rewind_noted
 from everthread.threads.aio.step import AsyncStep
+from everthread.threads.lifetimes import Lifetime, ttl_us
 from everthread.versions import RunToken, Version
 
 if TYPE_CHECKING:
@@ -40,6 +44,8 @@ if TYPE_CHECKING:
     from everthread.threads.aio.thread import AsyncThread
 
 Mode = Literal["new", "continue", "fork"]
+#: How often an effect is made: once on the thread, or once in each execution of the workflow.
+EffectScope = Literal["thread", "execution"]
 
 
 class AsyncEngineStep(AsyncStep):
@@ -65,7 +71,23 @@ class AsyncEngineStep(AsyncStep):
         """Where the workflow stands after this step; before the step is recorded, where it stood."""
         place = self._place_in_run
         version = place.pointer if self.version is None else self.version.id
-        return ThreadRef(self.thread.name, version, place.where.run, str(place.key[0]))
+        return ThreadRef(self.thread.name, version, place.where.run, str(place.key[0]), place.scope)
+
+    async def call(self, key: str, fn: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
+        """Call ``fn``, which has an effect on the world, at most once for this key: see
+        :meth:`AsyncStep.call`. If another execution of the workflow made the effect, its recorded result is
+        returned, the version of this step notes that under ``skipped``, and the first such call of a run logs
+        a warning. With ``open_thread(effects="execution")`` each execution makes it once, and ``@`` and the
+        execution's id follow the key in the ledger.
+        """
+        scope = self._place_in_run.scope
+        stored_key = f"{key}@{scope}" if scope else key
+        result = await super().call(stored_key, fn, *args, **options)
+        earlier = None if self._run is None else self._run.skipped.get(stored_key)
+        if earlier is not None:
+            noted = dict(self._metadata or {})
+            self._metadata = {**noted, SKIPPED: {**noted.get(SKIPPED, {}), key: earlier}}
+        return result
 
 
 def enter_step(
@@ -123,7 +145,12 @@ async def _entered(
         )
         async with step:
             is_entered = True
-            yield step
+            outside = current_step.get()
+            current_step.set(StepNote(thread.name, place.key, slot, where.run, step.attempt))
+            try:
+                yield step
+            finally:
+                current_step.set(outside)
     except VersionPrunedError as error:
         if is_entered:
             # What the caller's own code asked for.
@@ -156,7 +183,8 @@ async def read_at(store: AsyncThreadStore, ref: ThreadRef) -> AsyncThread | Asyn
 
 
 def _token(where: Execution) -> RunToken:
-    return RunToken(where.claim or where.run, where.started or None)
+    run, since = where.claim or where.run, where.started or None
+    return RunToken(run, since, where.owner, where.execution_id, where.guest_of)
 
 
 async def _join(thread: AsyncThread, where: Execution, ends: bool = False) -> StepRun:
@@ -291,17 +319,45 @@ async def _open_fork(store: AsyncThreadStore, where: Execution, name: str, **opt
     """:func:`open_thread` in a run that was forked from another: on a thread of its own, in every mode."""
     own = f"{name}~{where.run}"
     unforked = replace(where, forked_from="")
-    if options["mode"] == "continue" and (await store.thread(own)).head is None:
-        # Where the other run has begun, if it has.
-        version = await _opened(store, name, where)
-        await _own(store, ThreadRef(name, version), where)
+    if options["mode"] == "continue":
+        options["source"] = None
+    if (await store.thread(own)).head is None:
+        if options["mode"] == "continue":
+            # Where the other run has begun, if it has.
+            version = await _opened(store, name, where)
+            await _own(store, ThreadRef(name, version), where)
+        else:
+            await _fork_beginning(store, where, name, own, options)
     try:
         return await open_thread(store, unforked, name=own, **options)
     except ThreadExistsError:
         # It was made when this run was forked at a later point, and has gone back since.
         if await _opened(store, own, where) is None:
             raise
-        return await open_thread(store, unforked, name=own, **{**options, "mode": "continue"})
+        options |= {"mode": "continue", "source": None}
+        return await open_thread(store, unforked, name=own, **options)
+
+
+async def _fork_beginning(
+    store: AsyncThreadStore, where: Execution, name: str, own: str, options: dict[str, Any]
+) -> None:
+    """Let the thread of a fork begin with the first version of the thread that the other run began: so it has
+    the effect ledger of that one, as forks at later steps have."""
+    for other in (_own_name(ThreadRef(name), where.forked_from), name):
+        thread = await store.thread(other)
+        if thread.head is None:
+            continue
+        line, _ = thread.handle.require()
+        if options["mode"] == "new":
+            first = await thread.handle.find_version(1)
+            is_ours = first.metadata.get(OWNER) == _owner(where)
+        else:
+            first = await _first(thread) if line.parent else await thread.handle.find_version(1)
+            is_ours = (first.key or "").startswith(_fork_key(where))
+        if is_ours:
+            with suppress(ThreadExistsError):
+                await thread.fork(own, at=first, key=f"{_fork_key(where)}{where.run}")
+        return
 
 
 async def _opened(store: AsyncThreadStore, name: str, where: Execution) -> str | None:
@@ -327,43 +383,65 @@ async def open_thread(
     system: str | None = None,
     prepare: Callable[..., Sequence[Any]] | None = None,
     transform: Callable[..., Any] | None = None,
+    effects: EffectScope = "thread",
+    agent: str | None = None,
+    ttl: Lifetime = None,
 ) -> ThreadRef:
     """The pointer that a workflow begins with. Asked again, by whatever run of it, it gives the same
     beginning.
 
     ``new`` begins an empty thread with a ``system`` message; the same workflow may begin it anew, anybody
     else gets :class:`ThreadExistsError`. ``continue`` goes on with a thread as it stands, or raises
-    :class:`ThreadNotFoundError`. ``fork`` begins with what ``source`` holds; ``prepare`` and ``transform``
-    are those of ``thread.fork()``.
+    :class:`ThreadNotFoundError`; with a ``source``, from that version of it, so that a child workflow which
+    is begun again doesn't see what it wrote before. ``fork`` begins with what ``source`` holds; ``prepare``
+    and ``transform`` are those of ``thread.fork()``. A later execution of the workflow begins its fork anew,
+    on the same thread. With ``effects="execution"`` each execution of the workflow makes its effects once; by
+    default an effect is made once on the thread, whichever execution calls it. ``agent`` is
+    recorded with the run. With a ``ttl`` the thread expires when nothing was written to it for that long: see
+    ``thread.expire()``.
     """
+    lifetime_us = ttl_us(ttl)
     name = check_name(name, "thread name")
+    if effects not in ("thread", "execution"):
+        raise InvalidValueError(f'effects must be "thread" or "execution", not {effects!r}', path="effects")
     if where.forked_from:
-        options: dict[str, Any] = {"prepare": prepare, "transform": transform}
+        options: dict[str, Any] = {"prepare": prepare, "transform": transform, "effects": effects}
+        options |= {"agent": agent, "ttl": ttl}
         return await _open_fork(store, where, name, mode=mode, source=source, system=system, **options)
     if mode == "new":
         version: str | None = await _begin(store, where, name)
     elif mode == "continue":
         if (await store.thread(name)).head is None:
             raise ThreadNotFoundError(f'there is no thread {name!r} to go on with: mode="new" begins one')
-        version = None
+        if source is not None and source.thread != name:
+            raise InvalidValueError(
+                f'source must point to {name!r} with mode="continue", not to {source.thread!r}', path="source"
+            )
+        version = None if source is None else source.version
     elif mode == "fork":
         if source is None:
             raise InvalidValueError('mode="fork" needs source=, the pointer to what is forked', path="source")
-        version = await _fork(store, where, name, source, {"prepare": prepare, "transform": transform})
+        terms = Terms(prepare, transform)
+        version = await _fork(store, where, name, source, terms)
     else:
         raise InvalidValueError(f'mode is "new", "continue" or "fork", not {mode!r}', path="mode")
-    ref = ThreadRef(name, version, where.run, where.origin or where.run)
+    scope = where.execution_id if effects == "execution" else ""
+    ref = ThreadRef(name, version, where.run, where.origin or where.run, scope)
     async with enter_step(store, ref, ("open",), where, label="open") as step:
         if not step.done:
             if system is not None and mode == "new":
                 step.messages.append({"role": "system", "content": system})
+            if ttl is not None:
+                step.thread.handle.ttl_us = lifetime_us
             step.result = mode
+    if agent is not None and step.thread.core.join_run is not None:
+        await (await step.thread.core.join_run(step.thread, _token(where))).describe(agent=agent)
     return step.ref
 
 
 async def _begin(store: AsyncThreadStore, where: Execution, name: str) -> str:
     """The first version of a thread, which is empty."""
-    owner = where.owner or where.origin or where.run
+    owner = _owner(where)
     thread = await store.thread(name)
     if thread.head is None:
         try:
@@ -380,18 +458,53 @@ async def _begin(store: AsyncThreadStore, where: Execution, name: str) -> str:
     return first.id
 
 
-async def _fork(
-    store: AsyncThreadStore, where: Execution, name: str, source: ThreadRef, hooks: dict[str, Any]
-) -> str:
-    """The first version of a fork. A retry, and a later run of the workflow, find the one that was made."""
+async def _fork(store: AsyncThreadStore, where: Execution, name: str, source: ThreadRef, terms: Terms) -> str:
+    """Return the first version of a fork. A retry, and a later run of the workflow, find the one that was
+    made; a later execution, as after a reset of the parent workflow, begins it anew."""
     parent = await store.thread(source.thread)
-    key = f"engine/fork/{where.origin or where.run}"
+    key = _fork_key(where)
+    hooks: dict[str, Any] = {"prepare": terms.prepare, "transform": terms.transform}
     try:
-        fork = await parent.fork(name, at=source.version, key=key, **hooks)
+        fork = await parent.fork(name, at=source.version, key=f"{key}{where.origin or where.run}", **hooks)
+        return (await _first(fork)).id
     except VersionPrunedError as error:
         raise _pruned(source) from error
+    except ThreadExistsError:
+        fork = await store.thread(name)
+        if fork.head is None:
+            raise
+        line, _ = fork.handle.require()
+        first = await _first(fork) if line.parent else None
+        if first is None or not (first.key or "").startswith(key):
+            raise
+    # The thread keeps its name, and its ledger: what an earlier execution did to the world isn't done again.
+    begun = ThreadRef(name, first.id, where.run, where.origin or where.run)
+    async with enter_step(store, begun, ("fork",), where, label="fork") as step:
+        if not step.done:
+            past = await read_at(store, replace(source, version=source.version or _head_of(parent)))
+            await begin_again(cast("AsyncPast", past), step.thread, terms)
+    return step.ref.version or first.id
+
+
+def _owner(where: Execution) -> str:
+    return where.owner or where.origin or where.run
+
+
+def _fork_key(where: Execution) -> str:
+    """Return what the keys of forks begin with that executions of one workflow make."""
+    return f"engine/fork/{sha256(_owner(where).encode()).hexdigest()[:32]}/"
+
+
+def _head_of(thread: AsyncThread) -> str:
+    if thread.head is None:
+        raise ThreadNotFoundError(f"there is no thread {thread.name!r} to fork")
+    return thread.head.id
+
+
+async def _first(fork: AsyncThread) -> Version:
+    """Return the first version that a fork doesn't share with the thread that it was forked from."""
     line, _ = fork.handle.require()
-    return (await fork.handle.find_version(line.parent_seq + 1)).id
+    return await fork.handle.find_version(line.parent_seq + 1)
 
 
 async def append(
@@ -446,7 +559,7 @@ async def rewind(store: AsyncThreadStore, ref: ThreadRef, to: ThreadRef, where: 
             except ConflictError:
                 await thread.refresh()
                 continue
-        return ThreadRef(ref.thread, made.id, where.run, str(place.key[0]))
+        return ThreadRef(ref.thread, made.id, where.run, str(place.key[0]), ref.scope)
 
 
 async def _rewound(thread: AsyncThread, place: Place) -> Version | None:
@@ -466,10 +579,15 @@ async def end(
     where: Execution,
     reason: str = "completed",
     error: tuple[str, str] | None = None,
+    *,
+    agent: str | None = None,
+    turns: int | None = None,
+    usage: Mapping[str, Any] | None = None,
 ) -> ThreadRef:
     """Record why the run ends, and free the thread for others. A step as well: without it, a run that is
     reset to its very end would leave the thread where the run before had brought it. ``error`` is what
-    :func:`named` makes of the exception that a run failed with.
+    :func:`named` makes of the exception that a run failed with. ``agent``, ``turns`` and ``usage`` are
+    recorded with the run, as ``everthread runs`` shows them.
 
     From then on nothing of the run is written, whatever of it is still in progress; a retry finds the end.
     Raises :class:`InvalidValueError` if ``reason`` isn't one that a run can end for, or is none for an
@@ -478,6 +596,11 @@ async def end(
         raise InvalidValueError(f"a run ends with one of {', '.join(REASONS)}, not {reason!r}", path="reason")
     if error is not None and reason in ("completed", "waiting_for_input"):
         raise InvalidValueError(f"a run that ends with {reason!r} has no error to record", path="error")
+    about: dict[str, Any] = {} if agent is None else {"agent": agent}
+    if turns is not None:
+        about["turns"] = check_count(turns, "turns")
+    if usage is not None:
+        about["usage"] = checked_counts(usage, {})
     ended = await _ended(store, ref, where)
     if ended is None:
         async with _entered(store, ref, ("end",), where, ends=True, label="end") as step:
@@ -490,7 +613,7 @@ async def end(
     if thread.core.join_run is not None:
         # A retry may find the version, and the run still open. Its error is recorded once.
         failure = None if error is None else RunError(*error, f"end-{ended.version}")
-        await (await thread.core.join_run(thread, _token(where), ends=True)).end(reason, failure)
+        await (await thread.core.join_run(thread, _token(where), ends=True)).end(reason, failure, **about)
     return ended
 
 
@@ -504,5 +627,5 @@ async def _ended(store: AsyncThreadStore, ref: ThreadRef, where: Execution) -> T
         if version.seq <= number_of(place.pointer):
             break
         if place.made(version):
-            return ThreadRef(thread.name, version.id, where.run, str(place.key[0]))
+            return ThreadRef(thread.name, version.id, where.run, str(place.key[0]), place.scope)
     return None

@@ -22,10 +22,11 @@ def open_thread(
     mode: Mode = "new",
     source: ThreadRef | None = None,
     system: str | None = None,
+    **more: Any,
 ) -> ThreadRef:
     def work() -> ThreadRef:
         where = blocking_execution()
-        options: Any = {"mode": mode, "source": source, "system": system}
+        options: Any = {"mode": mode, "source": source, "system": system, **more}
         return steps.open_thread(blocking_store(), where, name=name or where.origin, **options)
 
     return DBOS.run_step(step_options("open_thread"), work)
@@ -47,9 +48,11 @@ def rewind(ref: ThreadRef, to: ThreadRef) -> ThreadRef:
     return DBOS.run_step(step_options("rewind"), work)
 
 
-def end(ref: ThreadRef, reason: str = "completed", error: BaseException | None = None) -> ThreadRef:
+def end(
+    ref: ThreadRef, reason: str = "completed", error: BaseException | None = None, **about: Any
+) -> ThreadRef:
     def work() -> ThreadRef:
         where = blocking_execution()
-        return steps.end(blocking_store(), ref, where, reason, named(innermost(error)))
+        return steps.end(blocking_store(), ref, where, reason, named(innermost(error)), **about)
 
     return DBOS.run_step(step_options("end"), work)

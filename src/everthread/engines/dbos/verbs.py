@@ -52,16 +52,19 @@ async def open_thread(
     mode: Mode = "new",
     source: ThreadRef | None = None,
     system: str | None = None,
+    **more: Any,
 ) -> ThreadRef:
     """The pointer that a workflow begins with; the thread is called like the workflow's id, unless ``name``
     says otherwise. In a workflow that DBOS has forked, ``~`` and its id are added.
 
     ``new`` begins an empty thread with a ``system`` message; if another workflow began one of this name, it
-    fails. ``continue`` goes on with a thread as it stands. ``fork`` begins with what ``source`` holds."""
+    fails. ``continue`` goes on with a thread as it stands. ``fork`` begins with what ``source`` holds.
+    ``more`` may be ``prepare``, ``transform``, ``effects``, ``agent`` and ``ttl``, as
+    ``everthread.engines.steps.open_thread`` has them."""
 
     async def work() -> ThreadRef:
         where = await execution()
-        options: Any = {"mode": mode, "source": source, "system": system}
+        options: Any = {"mode": mode, "source": source, "system": system, **more}
         return await steps.open_thread(await store(), where, name=name or where.origin, **options)
 
     return await DBOS.run_step_async(step_options("open_thread"), work)
@@ -117,13 +120,16 @@ async def rewind(ref: ThreadRef, to: ThreadRef) -> ThreadRef:
     return await DBOS.run_step_async(step_options("rewind"), work)
 
 
-async def end(ref: ThreadRef, reason: str = "completed", error: BaseException | None = None) -> ThreadRef:
+async def end(
+    ref: ThreadRef, reason: str = "completed", error: BaseException | None = None, **about: Any
+) -> ThreadRef:
     """Record why the workflow ends, as its last step, and free the thread for others. Without it a workflow
     that is rewound to its last step would leave the thread as it was. Of ``error``, which it failed with, the
-    name and the first line are kept."""
+    name and the first line are kept. ``about`` may be ``agent``, ``turns`` and ``usage``, as
+    ``everthread runs`` shows them."""
 
     async def work() -> ThreadRef:
         where = await execution()
-        return await steps.end(await store(), ref, where, reason, named(innermost(error)))
+        return await steps.end(await store(), ref, where, reason, named(innermost(error)), **about)
 
     return await DBOS.run_step_async(step_options("end"), work)

@@ -7,18 +7,19 @@ import asyncio
 import contextvars
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractContextManager,
     asynccontextmanager,
     contextmanager,
 )
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from temporalio import activity, workflow
 from temporalio.exceptions import ApplicationError
 
+from everthread.arguments import check_function
 from everthread.engines.aio import steps
 from everthread.engines.either_step import EitherStep
 from everthread.engines.pointers import Execution, ThreadRef
@@ -41,7 +42,7 @@ _HEARTBEAT_S = 5.0
 class StoreSource:
     """The store of a plugin: opened while one of its workers runs, in either colour."""
 
-    def __init__(self, given: AnyStore) -> None:
+    def __init__(self, given: AnyStore, fork_hooks: Sequence[Callable[..., Any]] = ()) -> None:
         if isinstance(given, Store):
             raise UsageError(
                 "the plugin takes a URL, a dictionary with the options of open_async(), or an async store; "
@@ -49,6 +50,9 @@ class StoreSource:
             )
         if not isinstance(given, str | os.PathLike | Mapping | AsyncStore | None):
             raise UsageError(f"the plugin takes a URL, options or an async store, not {type(given).__name__}")
+        for each in fork_hooks:
+            check_function(each, "fork_hooks")
+        self._fork_hooks = {each.__name__: each for each in fork_hooks}
         #: What the plugin was given, for whoever opens it too.
         self.given = given
         self._options = dict(given) if isinstance(given, Mapping) else {"url": given}
@@ -81,6 +85,16 @@ class StoreSource:
         if store is not None and store is not self.given:
             await store.close()
 
+    def fork_hook(self, name: str) -> Callable[..., Any]:
+        """Return the function of this name that the plugin was given."""
+        if name not in self._fork_hooks:
+            known = ", ".join(sorted(self._fork_hooks)) or "none"
+            raise UsageError(
+                f"the fork hook {name!r} is unknown to this worker: it has {known}; "
+                f"pass EverthreadPlugin(store, fork_hooks=[{name}])"
+            )
+        return self._fork_hooks[name]
+
     def store(self) -> AsyncStore:
         if self._store is None:
             raise StoreClosedError("the worker of this plugin doesn't run (any more), so its store is closed")
@@ -109,6 +123,8 @@ class Scheduled:
     source: StoreSource
     run: str = ""
     origin: str = ""
+    #: The run that the execution began with: continue-as-new and resets keep it.
+    execution: str = ""
 
 
 #: Set by the plugin's interceptor around each activity.
@@ -158,6 +174,7 @@ def execution() -> Execution:
         origin=by.origin,
         owner=info.workflow_id or "",
         task=info.activity_id,
+        execution=by.execution,
     )
 
 
@@ -281,10 +298,26 @@ def _heartbeats_beside() -> Iterator[None]:
 # ── the activities behind the verbs of workflow code ─────────────────────────────────────────
 
 
+def _pointer(ref: Any) -> Any:
+    """Return the pointer of an activity that an older release scheduled, with fewer arguments: Temporal then
+    passes plain data."""
+    return ThreadRef(**ref) if isinstance(ref, dict) else ref
+
+
 @activity.defn(name="everthread.open_thread")
-async def open_activity(name: str, mode: str, source: ThreadRef | None, system: str | None) -> ThreadRef:
-    where, options = execution(), {"name": name, "source": source, "system": system}
+async def open_activity(
+    name: str,
+    mode: str,
+    source: ThreadRef | None,
+    system: str | None,
+    more: dict[str, Any] | None = None,
+) -> ThreadRef:
+    options: dict[str, Any] = {"name": name, "source": _pointer(source), "system": system, **(more or {})}
     with final_failures():
+        for hook in ("prepare", "transform"):
+            if hook in options:
+                options[hook] = _here().source.fork_hook(options[hook])
+        where = replace(execution(), guest_of=options.pop("guest_of", ""))
         return await steps.open_thread(store(), where, mode=mode, **options)  # type: ignore[arg-type]
 
 
@@ -310,15 +343,18 @@ async def rewind_activity(ref: ThreadRef, to: ThreadRef) -> ThreadRef:
 
 
 @activity.defn(name="everthread.end")
-async def end_activity(ref: ThreadRef, reason: str) -> ThreadRef:
+async def end_activity(ref: ThreadRef, reason: str, about: dict[str, Any] | None = None) -> ThreadRef:
     with final_failures():
-        return await steps.end(store(), ref, execution(), reason)
+        return await steps.end(store(), _pointer(ref), execution(), reason, **(about or {}))
 
 
 @activity.defn(name="everthread.end_with_error")
-async def end_with_error_activity(ref: ThreadRef, reason: str, name: str, message: str) -> ThreadRef:
+async def end_with_error_activity(
+    ref: ThreadRef, reason: str, name: str, message: str, about: dict[str, Any] | None = None
+) -> ThreadRef:
+    error = (name, message)
     with final_failures():
-        return await steps.end(store(), ref, execution(), reason, (name, message))
+        return await steps.end(store(), _pointer(ref), execution(), reason, error, **(about or {}))
 
 
 ACTIVITIES: list[Callable[..., Any]] = [

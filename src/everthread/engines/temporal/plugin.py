@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
@@ -12,12 +14,13 @@ from typing import Any, NoReturn
 from temporalio import workflow
 from temporalio.api.common.v1 import Payload
 from temporalio.converter import DataConverter, ExternalStorage
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.plugin import SimplePlugin
 from temporalio.worker import (
     ActivityInboundInterceptor,
     ContinueAsNewInput,
     ExecuteActivityInput,
+    ExecuteWorkflowInput,
     HandleSignalInput,
     Interceptor,
     StartActivityInput,
@@ -44,6 +47,8 @@ _log = logging.getLogger("everthread")
 
 #: The header of an activity that says which run has scheduled it.
 _HEADER = "everthread"
+#: The activities behind ``end()``.
+_ENDS = ("everthread.end", "everthread.end_with_error")
 #: What Temporal's server takes, unless it was configured otherwise. Beyond it a workflow task fails, and is
 #: tried for ever.
 _ARGUMENTS_BYTES_MAX = 2 * 1024 * 1024
@@ -61,7 +66,8 @@ class EverthreadPlugin(SimplePlugin):
     another one after ``sticky`` (Temporal's own default is 10 seconds; ``None`` leaves that).
 
     With ``payloads_over`` payloads of more bytes than these are kept in the store instead of in histories, 0
-    for all of them; ``subject`` and the rest of ``payload_options`` are those of ``PayloadDriver``."""
+    for all of them; ``subject`` and the rest of ``payload_options`` are those of ``PayloadDriver``.
+    ``fork_hooks`` are the functions that workflows may name in ``open_thread(prepare=…, transform=…)``."""
 
     def __init__(
         self,
@@ -71,8 +77,9 @@ class EverthreadPlugin(SimplePlugin):
         subject: Any = None,
         payload_options: Mapping[str, Any] | None = None,
         sticky: timedelta | None = timedelta(seconds=1),
+        fork_hooks: Sequence[Callable[..., Any]] = (),
     ) -> None:
-        self._source = StoreSource(store)
+        self._source = StoreSource(store, fork_hooks)
         self._sticky = sticky
         self._driver: PayloadDriver | None = None
         if payloads_over is not None:
@@ -181,8 +188,9 @@ class _Activities(ActivityInboundInterceptor):
 
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
         header = input.headers.get(_HEADER)
-        run, _, origin = ("" if header is None else header.data.decode()).partition(" ")
-        token = scheduled.set(Scheduled(self._source, run, origin))
+        # Activities that an older release scheduled name no execution.
+        parts = [] if header is None else header.data.decode().split(" ")
+        token = scheduled.set(Scheduled(self._source, *parts[:3]))
         try:
             return await super().execute_activity(input)
         finally:
@@ -190,8 +198,22 @@ class _Activities(ActivityInboundInterceptor):
 
 
 class _Workflows(WorkflowInboundInterceptor):
+    measures = False
+
     def init(self, outbound: WorkflowOutboundInterceptor) -> None:
-        super().init(_Outbound(outbound, measures=False))
+        self._outbound = _Outbound(outbound, self.measures)
+        super().init(self._outbound)
+
+    async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
+        try:
+            return await super().execute_workflow(input)
+        finally:
+            error = sys.exception()
+            if error is None or (
+                isinstance(error, Exception | asyncio.CancelledError)
+                and not isinstance(error, workflow.ContinueAsNewError)
+            ):
+                await self._outbound.end_again()
 
     async def handle_signal(self, input: HandleSignalInput) -> None:
         try:
@@ -204,19 +226,40 @@ class _Workflows(WorkflowInboundInterceptor):
 
 
 class _MeasuredWorkflows(_Workflows):
-    def init(self, outbound: WorkflowOutboundInterceptor) -> None:
-        WorkflowInboundInterceptor.init(self, _Outbound(outbound, measures=True))
+    measures = True
 
 
 class _Outbound(WorkflowOutboundInterceptor):
     def __init__(self, next: WorkflowOutboundInterceptor, measures: bool) -> None:
         super().__init__(next)
         self._measures = measures
+        #: By thread: the activity that recorded the end of this run there, and the seed at that time.
+        self._ends: dict[str, tuple[int, StartActivityInput, workflow.ActivityHandle[Any]]] = {}
 
     def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:
         self._require_small(f"the activity {input.activity!r}", input.args)
         input.headers = {**input.headers, _HEADER: _scheduler()}
-        return super().start_activity(input)
+        handle = super().start_activity(input)
+        if input.activity in _ENDS:
+            self._ends[input.args[0].thread] = (workflow.random_seed(), input, handle)
+        return handle
+
+    async def end_again(self) -> None:
+        """Bring threads back to where this run ended them, if it was reset since: activities without a step
+        may have followed, and other runs may have moved the threads meanwhile. A reset draws a new seed."""
+        for thread in list(self._ends):
+            seed, input, handle = self._ends[thread]
+            while seed != workflow.random_seed():
+                done = handle.done() and not handle.cancelled() and handle.exception() is None
+                ref = handle.result() if done else input.args[0]
+                handle = self.start_activity(dataclasses.replace(input, args=[ref, *input.args[1:]]))
+                try:
+                    await handle
+                except ActivityError as error:
+                    # A newer run counts, or the thread was deleted: the result of this run is right.
+                    workflow.logger.warning("the thread %r wasn't brought back to its end: %s", thread, error)
+                    return
+                seed, input, handle = self._ends[thread]
 
     def start_local_activity(self, input: StartLocalActivityInput) -> workflow.ActivityHandle[Any]:
         self._require_small(f"the activity {input.activity!r}", input.args)
@@ -256,7 +299,9 @@ def _is_small(argument: Any) -> bool:
 
 def _scheduler() -> Payload:
     info = workflow.info()
+    # Each run of a cron schedule is an execution, though Temporal continues it from the one before.
+    execution = info.original_execution_run_id if info.cron_schedule else info.first_execution_run_id
     return Payload(
         metadata={"encoding": b"binary/plain"},
-        data=f"{info.run_id} {info.original_execution_run_id}".encode(),
+        data=f"{info.run_id} {info.original_execution_run_id} {execution}".encode(),
     )

@@ -35,14 +35,41 @@ async def open_thread(
     mode: Literal["new", "continue", "fork"] = "new",
     source: ThreadRef | None = None,
     system: str | None = None,
+    effects: Literal["thread", "execution"] = "thread",
+    agent: str | None = None,
+    ttl: timedelta | float | None = None,
+    prepare: Callable[..., Any] | str | None = None,
+    transform: Callable[..., Any] | str | None = None,
     **options: Any,
 ) -> ThreadRef:
     """The pointer that a workflow begins with; the thread is called like the workflow's id, unless ``name``
     says otherwise. ``options`` are those of ``workflow.execute_activity()``, here and below.
 
     ``new`` begins an empty thread with a ``system`` message; if another workflow began one of this name, it
-    fails. ``continue`` goes on with a thread as it stands. ``fork`` begins with what ``source`` holds."""
-    arguments = [name or workflow.info().workflow_id, mode, source, system]
+    fails. ``continue`` goes on with a thread as it stands or, with a ``source``, from that version of it: so
+    does a child workflow on the thread of its parent. ``fork`` begins with what ``source`` holds;
+    ``prepare`` and ``transform`` are those of ``thread.fork()``. They run in an activity, which finds them by
+    name among the ``fork_hooks`` of the plugin.
+
+    An effect is made once on the thread, whichever execution of the workflow calls it; with
+    ``effects="execution"``, once in each execution, which includes its resets and the runs that it continues
+    as new. ``agent`` is recorded with the run. With a ``ttl`` the thread expires when nothing was written to
+    it for that long."""
+    more: dict[str, Any] = {} if effects == "thread" else {"effects": effects}
+    if agent is not None:
+        more["agent"] = agent
+    if ttl is not None:
+        more["ttl"] = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
+    for hook, given in (("prepare", prepare), ("transform", transform)):
+        if given is not None:
+            more[hook] = given if isinstance(given, str) else given.__name__
+    if mode == "continue" and source is not None:
+        name = name or source.thread
+        parent = workflow.info().parent
+        if parent is not None:
+            # The parent goes on with its thread afterwards.
+            more["guest_of"] = parent.run_id
+    arguments = [name or workflow.info().workflow_id, mode, source, system, more or None]
     return cast("ThreadRef", await call(open_activity, arguments, options))
 
 
@@ -69,20 +96,31 @@ async def rewind(ref: ThreadRef, to: ThreadRef, **options: Any) -> ThreadRef:
 
 
 async def end(
-    ref: ThreadRef, reason: str = "completed", error: BaseException | None = None, **options: Any
+    ref: ThreadRef,
+    reason: str = "completed",
+    error: BaseException | None = None,
+    *,
+    agent: str | None = None,
+    turns: int | None = None,
+    usage: Mapping[str, Any] | None = None,
+    **options: Any,
 ) -> ThreadRef:
     """Record why the run ends, as its last step, and free the thread for others. A run that is reset to its
     very end brings the thread back to where this run had brought it. Of ``error``, which it failed with, the
-    name and the first line are kept: of what an activity raised, where Temporal tells of the activity."""
+    name and the first line are kept: of what an activity raised, where Temporal tells of the activity.
+    ``agent``, ``turns`` and ``usage`` are recorded with the run, as ``everthread runs`` shows them."""
     told = _named(error)
+    figures = {"agent": agent, "turns": turns, "usage": None if usage is None else dict(usage)}
+    about = {field: value for field, value in figures.items() if value is not None} or None
     while True:
         # A reset draws a new one. If that comes with the answer, the run before has recorded it: its thread
         # may have gone elsewhere since.
         seed = workflow.random_seed()
         if told is None:
-            ref = cast("ThreadRef", await call(end_activity, [ref, reason], options))
+            ref = cast("ThreadRef", await call(end_activity, [ref, reason, about], options))
         else:
-            ref = cast("ThreadRef", await call(end_with_error_activity, [ref, reason, *told], options))
+            arguments = [ref, reason, *told, about]
+            ref = cast("ThreadRef", await call(end_with_error_activity, arguments, options))
         if workflow.random_seed() == seed:
             return ref
 

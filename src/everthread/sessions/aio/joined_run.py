@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -19,12 +20,14 @@ from everthread.sessions.effects import ToolUse
 from everthread.sessions.lease import token_of
 from everthread.sessions.locks import AsyncLock
 from everthread.threads.twins import ASYNC
+from everthread.versions import RunToken
 
 if TYPE_CHECKING:
-    from everthread.sessions.records import Reason
+    from everthread.sessions.records import EffectRecord, Reason
     from everthread.threads.aio.core import Core, RunError
     from everthread.threads.aio.thread import AsyncThread
-    from everthread.versions import RunToken
+
+_log = logging.getLogger("everthread")
 
 #: How long such a run is waited for after its last write by runs that belong to a process.
 _TTL_S = 300.0
@@ -39,6 +42,9 @@ class AsyncJoinedRun:
         #: Whether it is here to end the run: then it may write after :meth:`close`.
         self._ends = ends
         self.id = token_of(run)[0]
+        self._token = run
+        #: The effects that this run skipped, each with the execution that had made it.
+        self.skipped: dict[str, str] = {}
         self._core = core
         self._name = name
         self._uid = uid
@@ -81,7 +87,13 @@ class AsyncJoinedRun:
         async with self._lock:
             await self._lease.close()
 
-    async def end(self, reason: str, error: RunError | None = None) -> None:
+    async def describe(self, **about: Any) -> None:
+        """Record more about the run, such as its agent."""
+        async with self._lock:
+            _, runs, _ = await self._begun()
+            await runs.describe(**about)
+
+    async def end(self, reason: str, error: RunError | None = None, **about: Any) -> None:
         """End the run for good, for all of its processes, and record the reason: others may have the thread
         at once. Record what it failed with once, sealed as its user's if the session has one. Do nothing if
         it has ended already, or if another run has taken over."""
@@ -94,7 +106,8 @@ class AsyncJoinedRun:
                 note = None
                 if error is not None and not await failures.is_known(error.id):
                     note = partial(failures.put_named, error.name, error.message, "workflow", id_=error.id)
-                await runs.end(cast("Reason", reason), None if error is None else error.name, note)
+                name = None if error is None else error.name
+                await runs.end(cast("Reason", reason), name, note, about)
                 await self._lease.release()
 
     async def wrote(self) -> None:
@@ -123,28 +136,50 @@ class AsyncJoinedRun:
         """What writes to the journal of the run. Needs the lock."""
         if self._writers is None or self._guard is None or self._guard.fenced is not None:
             # At the first call; and where the run was ended, and goes on.
-            return await self._start(self.id)
+            return await self._start(self._token)
         return self._writers
 
     async def _start(self, run: str | RunToken) -> tuple[Caller, Runs, Failures]:
         """Become part of the run, and open its journal."""
-        self._writers = None
+        self._writers, self._token = None, run
         lease = self._new_lease(run)
         options = SessionOptions(name=self._name, run=run, ttl_s=_TTL_S)
         begun = await join(self._core, self._name, self._uid, options, lease)
         self._lease, self._guard = lease, begun.guard
         failures = Failures(begun.journal, self.id, begun.user_id)
+        execution = run.execution if isinstance(run, RunToken) else ""
+
+        async def note_skipped(effect: EffectRecord) -> None:
+            await self._note_skipped(effect, begun.runs)
+
         caller = Caller(
             begun.journal,
-            Ledger(begun.journal, self.id, shared=True),
+            Ledger(begun.journal, self.id, shared=True, execution=execution),
             self.id,
             _tell_nobody,
             failures.put,
             ttl_us=lease.holder.ttl_us,
             denied=self._name if begun.thread.effects == "deny" else None,
+            on_skip=note_skipped,
         )
         self._writers = caller, begun.runs, failures
         return self._writers
+
+    async def _note_skipped(self, effect: EffectRecord, runs: Runs) -> None:
+        """Record and log, at the first effect that is skipped, which earlier execution made it."""
+        is_first = not self.skipped and runs.current.skipped is None
+        self.skipped[effect.key] = effect.execution
+        if not is_first:
+            return
+        _log.warning(
+            "effect %r on thread %r was skipped: execution %s made it at %s; to make effects once in each "
+            'execution, call open_thread(effects="execution")',
+            effect.key,
+            self._name,
+            effect.execution,
+            f"{effect.at:%Y-%m-%d %H:%M:%S} UTC",
+        )
+        await runs.describe(skipped=effect.execution)
 
 
 async def _tell_nobody(use: ToolUse) -> None:

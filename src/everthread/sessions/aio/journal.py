@@ -186,6 +186,8 @@ class Runs:
         self.run_id = holder.run
         self._user: Any = None
         self._begun: dict[str, Any] = {}
+        #: More about the run than its lease says: the workflow that it belongs to.
+        self.about: Mapping[str, str] = {}
         self._parent = parent
         #: What subagents without a recorded end have used in all, by uid.
         self._children: dict[str, Total] = {}
@@ -228,7 +230,7 @@ class Runs:
         """Before a write to the journal: the run is recorded there."""
         if not self.recorded and not self.is_unlisted:
             self._put_run(self._holder)
-            self._journal.state[RUN]["user"] = self._user
+            self._journal.state[RUN].update({**self.about, "user": self._user})
 
     def _put_run(self, holder: Holder) -> None:
         """Put a run in the place of the one before it, which goes to the log; if that has no end, it has
@@ -348,6 +350,13 @@ class Runs:
                 state[RUN]["usage"].increment(name, count)
         self._tell_parent()
 
+    async def describe(self, **fields: Any) -> None:
+        """Record more about the run, such as its agent."""
+        if self.is_unlisted:
+            return
+        async with self._journal.writing():
+            self._journal.state[RUN].update(fields)
+
     async def set_sandbox(self, sandbox_id: str, base_snapshot: Any) -> None:
         async with self._journal.writing():
             self._journal.state[RUN].update({"sandbox_id": sandbox_id, "base_snapshot": base_snapshot})
@@ -374,9 +383,14 @@ class Runs:
                 self._journal.state[CHILD_USAGE].increment(counter, count)
 
     async def end(
-        self, reason: Reason, error: str | None, beside: Callable[[], object] | None = None
+        self,
+        reason: Reason,
+        error: str | None,
+        beside: Callable[[], object] | None = None,
+        about: Mapping[str, Any] | None = None,
     ) -> None:
-        """Record why it ends, with the name of an error; ``beside`` records more within the same write."""
+        """Record why it ends, with the name of an error; ``beside`` records more within the same write, and
+        ``about`` are further fields of the run's record."""
         if self.is_unlisted:
             return
         async with self._journal.writing():
@@ -384,7 +398,7 @@ class Runs:
                 beside()
             self._set_status(STATUS_OF[reason])
             run = self._journal.state[RUN]
-            run.update({"ended_us": self._journal.now_us(), "reason": reason, "turn": 0})
+            run.update({**(about or {}), "ended_us": self._journal.now_us(), "reason": reason, "turn": 0})
             if error is not None:
                 run["error"] = error
 

@@ -287,6 +287,9 @@ async def _started(
         await thread.load()
         await journal.load()
     runs = Runs(journal, uid, lease.holder, parent, unlisted=options.unlisted)
+    if isinstance(options.run, RunToken):
+        parts = {"workflow": options.run.workflow, "execution": options.run.execution}
+        runs.about = {name: value for name, value in parts.items() if value}
     _check_line(thread, uid)
     tags = _tags(options, lease.holder.run)
     found = await _look(core, name, uid, before)

@@ -69,10 +69,12 @@ class Ledger:
     """The ledger of one run: every writing call is durable when it returns. ``shared``: other processes
     write to it at the same time."""
 
-    def __init__(self, journal: FencedThread, run_id: str, shared: bool = False) -> None:
+    def __init__(self, journal: FencedThread, run_id: str, shared: bool = False, execution: str = "") -> None:
         self._journal = journal
         self._run_id = run_id
         self._shared = shared
+        #: The execution of a workflow that the run belongs to.
+        self.execution = execution
 
     def find(self, key: str) -> Intent | EffectRecord | None:
         """How the effect stands: open, done, or (``None``) free to be begun."""
@@ -114,6 +116,7 @@ class Ledger:
             at_us=self._journal.now_us(),
             place=process.here() if self._shared else None,
             step=step,
+            execution=self.execution or None,
         )
 
     def unknown(self, key: str) -> Losses | None:
@@ -230,7 +233,7 @@ class Ledger:
 def _stored(intent: Intent) -> dict[str, Any]:
     """What is written of an intent. Only in a run that is shared it matters who calls it."""
     stored: dict[str, Any] = msgspec.to_builtins(intent)
-    for part in ("place", "step"):
+    for part in ("place", "step", "execution"):
         if stored[part] is None:
             del stored[part]
     return stored
@@ -338,9 +341,12 @@ class Caller:
         *,
         ttl_us: int | None = None,
         denied: str | None = None,
+        on_skip: Callable[[EffectRecord], None] | None = None,
     ) -> None:
         """``ttl_us`` is the lease's, for a run that several processes share; ``denied`` the name of a thread
-        in which no effects are to be made."""
+        in which no effects are to be made; ``on_skip`` is called with an effect that another execution of the
+        workflow made, before its result is returned."""
+        self._on_skip = on_skip
         self._ttl_us = ttl_us
         self._denied = denied
         self._journal = journal
@@ -394,6 +400,8 @@ class Caller:
             self._compare(call, found)
             # What this process remembers isn't an answer if the store doesn't know it any more.
             self._journal.require_lease()
+            if self._on_skip is not None and found.execution not in ("", self._ledger.execution):
+                self._on_skip(found)
             return self._recorded(found)
         if self._denied is not None:
             raise denied_in(self._denied, call.key)

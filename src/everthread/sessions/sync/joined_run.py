@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -18,12 +19,14 @@ from everthread.sessions.sync.journal import Failures, Runs
 from everthread.sessions.sync.lease import SharedLease
 from everthread.sessions.sync.run_start import SessionOptions, join
 from everthread.sessions.sync.status import uid_of
+from everthread.versions import RunToken
 
 if TYPE_CHECKING:
-    from everthread.sessions.records import Reason
+    from everthread.sessions.records import EffectRecord, Reason
     from everthread.threads.sync.core import Core, RunError
     from everthread.threads.sync.thread import Thread
-    from everthread.versions import RunToken
+
+_log = logging.getLogger("everthread")
 
 #: How long such a run is waited for after its last write by runs that belong to a process.
 _TTL_S = 300.0
@@ -38,6 +41,9 @@ class JoinedRun:
         #: Whether it is here to end the run: then it may write after :meth:`close`.
         self._ends = ends
         self.id = token_of(run)[0]
+        self._token = run
+        #: The effects that this run skipped, each with the execution that had made it.
+        self.skipped: dict[str, str] = {}
         self._core = core
         self._name = name
         self._uid = uid
@@ -77,7 +83,13 @@ class JoinedRun:
         with self._lock:
             self._lease.close()
 
-    def end(self, reason: str, error: RunError | None = None) -> None:
+    def describe(self, **about: Any) -> None:
+        """Record more about the run, such as its agent."""
+        with self._lock:
+            _, runs, _ = self._begun()
+            runs.describe(**about)
+
+    def end(self, reason: str, error: RunError | None = None, **about: Any) -> None:
         """End the run for good, for all of its processes, and record the reason: others may have the thread
         at once. Record what it failed with once, sealed as its user's if the session has one. Do nothing if
         it has ended already, or if another run has taken over."""
@@ -90,7 +102,8 @@ class JoinedRun:
                 note = None
                 if error is not None and not failures.is_known(error.id):
                     note = partial(failures.put_named, error.name, error.message, "workflow", id_=error.id)
-                runs.end(cast("Reason", reason), None if error is None else error.name, note)
+                name = None if error is None else error.name
+                runs.end(cast("Reason", reason), name, note, about)
                 self._lease.release()
 
     def wrote(self) -> None:
@@ -119,28 +132,50 @@ class JoinedRun:
         """What writes to the journal of the run. Needs the lock."""
         if self._writers is None or self._guard is None or self._guard.fenced is not None:
             # At the first call; and where the run was ended, and goes on.
-            return self._start(self.id)
+            return self._start(self._token)
         return self._writers
 
     def _start(self, run: str | RunToken) -> tuple[Caller, Runs, Failures]:
         """Become part of the run, and open its journal."""
-        self._writers = None
+        self._writers, self._token = None, run
         lease = self._new_lease(run)
         options = SessionOptions(name=self._name, run=run, ttl_s=_TTL_S)
         begun = join(self._core, self._name, self._uid, options, lease)
         self._lease, self._guard = lease, begun.guard
         failures = Failures(begun.journal, self.id, begun.user_id)
+        execution = run.execution if isinstance(run, RunToken) else ""
+
+        def note_skipped(effect: EffectRecord) -> None:
+            self._note_skipped(effect, begun.runs)
+
         caller = Caller(
             begun.journal,
-            Ledger(begun.journal, self.id, shared=True),
+            Ledger(begun.journal, self.id, shared=True, execution=execution),
             self.id,
             _tell_nobody,
             failures.put,
             ttl_us=lease.holder.ttl_us,
             denied=self._name if begun.thread.effects == "deny" else None,
+            on_skip=note_skipped,
         )
         self._writers = caller, begun.runs, failures
         return self._writers
+
+    def _note_skipped(self, effect: EffectRecord, runs: Runs) -> None:
+        """Record and log, at the first effect that is skipped, which earlier execution made it."""
+        is_first = not self.skipped and runs.current.skipped is None
+        self.skipped[effect.key] = effect.execution
+        if not is_first:
+            return
+        _log.warning(
+            "effect %r on thread %r was skipped: execution %s made it at %s; to make effects once in each "
+            'execution, call open_thread(effects="execution")',
+            effect.key,
+            self._name,
+            effect.execution,
+            f"{effect.at:%Y-%m-%d %H:%M:%S} UTC",
+        )
+        runs.describe(skipped=effect.execution)
 
 
 def _tell_nobody(use: ToolUse) -> None:

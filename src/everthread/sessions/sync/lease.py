@@ -16,10 +16,11 @@ from everthread.sessions.lease import Holder, Lease, lease_of, token_of
 from everthread.sessions.records import moment
 from everthread.stores.contract import StaleCell
 from everthread.threads.sync.journals import LEASE, every_cell, space_beside
+from everthread.versions import RunToken
 
 if TYPE_CHECKING:
     from everthread.threads.sync.core import Core
-    from everthread.versions import RunToken, Version
+    from everthread.versions import Version
 
 
 def lease_space(core: Core) -> str:
@@ -193,6 +194,7 @@ class SharedLease(OwnLease):
         name, self._order_us = token_of(run)
         #: Whether it belongs to the end of the run, which may write after :meth:`close`.
         self._ends = ends
+        self._guest_of = run.guest_of if isinstance(run, RunToken) else ""
         super().__init__(core, uid, run=name, agent=agent, ttl_us=ttl_us)
         self.holder = msgspec.structs.replace(self.holder, shared=True)
 
@@ -226,13 +228,17 @@ class SharedLease(OwnLease):
                 order_us=max(now_us, before.newest_us + 1) if wanted is None else wanted,
                 fence=1 if found is None else found.revision + 1,
                 fence_due=found is not None and not found.given_back,
-                past=before.past if again else before.past_with_this,
+                past=before.past if again else self._past_after(before),
             )
             with suppress(StaleCell):
                 self._swap(0 if found is None else found.revision, mine)
                 # What is stored says more than this: as others of the run will read it.
                 self.holder, self.fence = mine, mine.fence
                 return found
+
+    def _past_after(self, before: Holder) -> tuple[tuple[str, int], ...]:
+        """Return the runs that may not write any more once this one has the lease."""
+        return tuple(each for each in before.past_with_this if each[0] != self._guest_of)
 
     def is_superseded(self) -> SessionFencedError | None:
         """What entering would raise because another run has come; writes nothing."""
@@ -251,7 +257,7 @@ class SharedLease(OwnLease):
     def _require_turn(self, found: Lease, busy: bool = True) -> None:
         """Whether this run may follow the one that is there."""
         holder = found.holder
-        if any(name == self.holder.run for name, _ in holder.past):
+        if any(name in (self.holder.run, self._guest_of) for name, _ in holder.past):
             raise self._fenced(found)
         if holder.closed and (holder.run or holder.ended) == self.holder.run:
             raise self._fenced(found)

@@ -282,6 +282,9 @@ def _started(
     thread = FencedThread(core, name, guard)
     journal = open_journal(core, uid, guard)
     runs = Runs(journal, uid, lease.holder, parent, unlisted=options.unlisted)
+    if isinstance(options.run, RunToken):
+        parts = {"workflow": options.run.workflow, "execution": options.run.execution}
+        runs.about = {name: value for name, value in parts.items() if value}
     _check_line(thread, uid)
     tags = _tags(options, lease.holder.run)
     found = _look(core, name, uid, before)

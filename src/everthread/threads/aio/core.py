@@ -76,6 +76,8 @@ class StepRun(EffectCaller, Protocol):
 
     #: The hash of a version that follows one at which the run held the thread: a step on it needn't ask.
     vouched: bytes
+    #: The effects that it skipped, each with the execution that had made it.
+    skipped: dict[str, str]
 
     @property
     def id(self) -> str: ...
@@ -90,9 +92,12 @@ class StepRun(EffectCaller, Protocol):
     async def close(self) -> None:
         """Let nothing more of the run be written but its end. Only for one that was joined to end it."""
 
-    async def end(self, reason: str, error: RunError | None = None) -> None:
+    async def end(self, reason: str, error: RunError | None = None, **about: Any) -> None:
         """Record why the run ends, and with what error, and give the thread back, for all of its
-        processes."""
+        processes. ``about`` are further fields of its record."""
+
+    async def describe(self, **about: Any) -> None:
+        """Record more about the run, such as its agent."""
 
     async def wrote(self) -> None: ...
 

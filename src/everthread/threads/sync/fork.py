@@ -40,6 +40,7 @@ from everthread.versions import Version
 
 if TYPE_CHECKING:
     from everthread.history.logs import LogState
+    from everthread.threads.sync.past import Past
     from everthread.threads.sync.reader import Loaded, Reader
     from everthread.threads.sync.thread import Thread
 
@@ -189,6 +190,23 @@ def _fork(source: Thread, other: Thread, version: Version, terms: Terms) -> None
         raise ThreadExistsError(
             f"a thread named {other.name!r} exists already; choose another name"
         ) from None
+
+
+def begin_again(past: Past, other: Thread, terms: Terms) -> None:
+    """Make the document and the logs of ``other`` what a fork of this version begins with; the caller
+    commits. Unlike another fork, the thread keeps its name, its history and its effect ledger."""
+    document = past.state.plain()
+    for name in [each for each in other.state if each not in document]:
+        del other.state[name]
+    for name, value in document.items():
+        if name not in other.state or other.state[name] != value:
+            other.state[name] = value
+    hooked = set(_hooked_logs(dict.fromkeys(past.logs, 0), terms))
+    for name in sorted({*past.logs, *other.logs}):
+        after = past.log(name).read()
+        if name in hooked:
+            after = _hooked(name, after, terms)
+        _replace_items(other, name, other.log(name).read(), after)
 
 
 def _counts(logs: dict[str, LogState]) -> dict[str, int]:
