@@ -18,7 +18,7 @@ import pytest
 
 import everthread
 from tests.adapters.frameworks import FRAMEWORKS, Said, Turn, said
-from tests.adapters.rich import BEGINNINGS, KEEP_SYSTEM, SAID, SYSTEM
+from tests.adapters.handover import BEGINNINGS, KEEP_SYSTEM, SAID, SYSTEM
 
 PAGE = Path(__file__).parents[2] / "docs" / "adapters" / "one-thread.md"
 #: A table of the page by the name in the comment above it.

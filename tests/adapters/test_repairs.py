@@ -37,7 +37,7 @@ from everthread.messages import (
     for_openai_responses,
 )
 from tests.adapters.frameworks import ScriptedChat, Turn, graph, langchain_steps
-from tests.adapters.rich import PNG
+from tests.adapters.handover import PNG
 
 LOST = "no result was recorded; it may have happened"
 REQUESTS = (for_anthropic, for_google, for_langchain, for_openai_chat, for_openai_responses)

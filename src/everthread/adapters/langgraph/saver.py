@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+import builtins
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -21,9 +22,10 @@ from everthread.adapters.langgraph.aio.engine import AsyncKeeper
 from everthread.adapters.langgraph.names import PREFIX, thread_id_of, thread_name
 from everthread.adapters.langgraph.sync.engine import Keeper
 from everthread.adapters.langgraph.values import Values
-from everthread.errors import InvalidValueError, UsageError
+from everthread.errors import InvalidValueError, ThreadExistsError, UsageError
 from everthread.store import Store
 from everthread.store_async import AsyncStore
+from everthread.threads.lifetimes import Lifetime, ttl_us
 
 if TYPE_CHECKING:
     from everthread.history.diff import Diff
@@ -47,7 +49,9 @@ class EverthreadSaver(BaseCheckpointSaver[Any]):
     changes made in place; ``"returned"`` into those that a node returned, and the last few. ``prefix``
     begins the names of the Everthread threads. With a ``subject`` (a name, or a function of the config) the
     values of all channels and pending writes are sealed under that person's key, until
-    ``store.erase(subject)``; then they are missing. The store is the caller's: the saver never closes it.
+    ``store.erase(subject)``; then they are missing. With a ``ttl`` (a ``timedelta`` or seconds) a thread, and
+    each of its namespaces, expires that long after its last checkpoint. The store is the caller's: the saver
+    never closes it.
     """
 
     def __init__(
@@ -59,8 +63,11 @@ class EverthreadSaver(BaseCheckpointSaver[Any]):
         check: Literal["returned", "all"] = "returned",
         prefix: str = PREFIX,
         subject: Subject = None,
+        ttl: Lifetime = None,
     ) -> None:
         super().__init__(serde=serde)
+        if ttl is not None:
+            ttl_us(ttl)
         if on_conflict not in ("raise", "fork"):
             raise InvalidValueError('on_conflict is "raise" or "fork"', path="on_conflict")
         if check not in ("returned", "all"):
@@ -74,9 +81,9 @@ class EverthreadSaver(BaseCheckpointSaver[Any]):
         self._aengine: AsyncKeeper | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         if isinstance(store, Store):
-            self._engine = Keeper(store, prefix)
+            self._engine = Keeper(store, prefix, ttl)
         elif isinstance(store, AsyncStore):
-            self._aengine = AsyncKeeper(store, prefix)
+            self._aengine = AsyncKeeper(store, prefix, ttl)
             try:
                 self._loop = asyncio.get_running_loop()
             except RuntimeError:
@@ -324,6 +331,74 @@ class EverthreadSaver(BaseCheckpointSaver[Any]):
         """
         return self._store.thread(self.thread_name(thread_id, checkpoint_ns))
 
+    def thread_ids(self) -> builtins.list[str]:
+        """Return the ids of all threads that hold checkpoints."""
+        found: builtins.list[str] = self._call("thread_ids")
+        return found
+
+    async def athread_ids(self) -> builtins.list[str]:
+        """As :meth:`thread_ids`."""
+        found: builtins.list[str] = await self._acall("thread_ids")
+        return found
+
+    def import_from(self, other: BaseCheckpointSaver[Any], thread_ids: Iterable[str] | None = None) -> int:
+        """Copy the checkpoints of another saver, with what tasks returned at them: all of its threads, or
+        these. Return how many were copied.
+
+        What is here already is not copied again, so an import that was interrupted can be repeated. Raises
+        :class:`ThreadExistsError`, before anything of a thread is copied, if this saver has a checkpoint of
+        it that the other one hasn't.
+        """
+        ids = _ids_of(other.list(None)) if thread_ids is None else [*map(str, thread_ids)]
+        count = 0
+        for thread_id in ids:
+            config: RunnableConfig = {"configurable": {"thread_id": thread_id}}
+            theirs = sorted(map(_key_of, other.list(config)), key=_by_age)
+            for key in _missing(thread_id, theirs, map(_key_of, self.list(config))):
+                if (found := other.get_tuple(_config_of(thread_id, key))) is not None:
+                    self._call("put", **self._imported(found))
+                    for task_id, writes in _by_task(found):
+                        self.put_writes(found.config, writes, task_id)
+                    count += 1
+        return count
+
+    async def aimport_from(
+        self, other: BaseCheckpointSaver[Any], thread_ids: Iterable[str] | None = None
+    ) -> int:
+        """As :meth:`import_from`."""
+        if thread_ids is None:
+            ids = _ids_of([each async for each in other.alist(None)])
+        else:
+            ids = [*map(str, thread_ids)]
+        count = 0
+        for thread_id in ids:
+            config: RunnableConfig = {"configurable": {"thread_id": thread_id}}
+            theirs = sorted([_key_of(each) async for each in other.alist(config)], key=_by_age)
+            ours = [_key_of(each) async for each in self.alist(config)]
+            for key in _missing(thread_id, theirs, ours):
+                if (found := await other.aget_tuple(_config_of(thread_id, key))) is not None:
+                    await self._acall("put", **self._imported(found))
+                    for task_id, writes in _by_task(found):
+                        await self.aput_writes(found.config, writes, task_id)
+                    count += 1
+        return count
+
+    def _imported(self, found: CheckpointTuple) -> dict[str, Any]:
+        parent = get_checkpoint_id(found.parent_config) if found.parent_config is not None else None
+        thread_id, namespace = _place(found.config)
+        return {
+            "thread_id": thread_id,
+            "namespace": namespace,
+            "parent": parent,
+            "checkpoint": found.checkpoint,
+            "metadata": found.metadata,
+            "new_versions": found.checkpoint["channel_versions"],
+            "values": self._values_to_write(found.config),
+            # Branches are part of what is imported.
+            "exclusive": False,
+            "strict": True,
+        }
+
     def fork(self, thread_id: str, new_thread_id: str, checkpoint_id: str | None = None) -> None:
         """A new thread that shares the checkpoints of another, all or those up to one.
 
@@ -356,6 +431,46 @@ class EverthreadSaver(BaseCheckpointSaver[Any]):
         """As :meth:`diff`."""
         found: Diff = await self._acall("diff", str(thread_id), checkpoint_ns, old, new)
         return found
+
+
+#: A checkpoint of a thread: its namespace and id.
+_Key = tuple[str, str]
+
+
+def _key_of(found: CheckpointTuple) -> _Key:
+    configurable = found.config["configurable"]
+    return configurable.get("checkpoint_ns") or "", configurable["checkpoint_id"]
+
+
+def _by_age(key: _Key) -> _Key:
+    return key[1], key[0]
+
+
+def _config_of(thread_id: str, key: _Key) -> RunnableConfig:
+    return {"configurable": {"thread_id": thread_id, "checkpoint_ns": key[0], "checkpoint_id": key[1]}}
+
+
+def _ids_of(found: Iterable[CheckpointTuple]) -> builtins.list[str]:
+    return sorted({str(each.config["configurable"]["thread_id"]) for each in found})
+
+
+def _missing(thread_id: str, theirs: Sequence[_Key], ours: Iterable[_Key]) -> builtins.list[_Key]:
+    """Return the checkpoints of another saver that aren't here, oldest first."""
+    here = set(ours)
+    if others := here.difference(theirs):
+        raise ThreadExistsError(
+            f"the thread {thread_id!r} can't be imported: {len(others)} checkpoints here aren't in the "
+            "other saver; delete the thread here, or import into another store"
+        )
+    return [key for key in theirs if key not in here]
+
+
+def _by_task(found: CheckpointTuple) -> builtins.list[tuple[str, builtins.list[tuple[str, Any]]]]:
+    """Return what tasks returned at a checkpoint, by task."""
+    tasks: dict[str, builtins.list[tuple[str, Any]]] = {}
+    for task_id, channel, value in found.pending_writes or ():
+        tasks.setdefault(task_id, []).append((channel, value))
+    return [*tasks.items()]
 
 
 async def _next(listed: AsyncIterator[Any]) -> Any:

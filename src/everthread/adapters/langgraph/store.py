@@ -11,6 +11,8 @@ from concurrent.futures import Future
 from langgraph.store.base import (
     BaseStore,
     IndexConfig,
+    InvalidNamespaceError,
+    ListNamespacesOp,
     Op,
     PutOp,
     Result,
@@ -110,8 +112,12 @@ class EverthreadStore(BaseStore):
             )
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        """Do several things, in their order; what each of them answers."""
-        todo = list(ops)
+        """Do several things, in their order, and return what each of them answers.
+
+        Raises LangGraph's ``InvalidNamespaceError``, before anything is done, for the labels that
+        ``put()``, ``get()`` and ``search()`` refuse: those that are empty, no text, or hold a period or NUL.
+        """
+        todo = _checked(ops)
         texts = self._texts(todo)
         embedded: list[list[float]] = []
         if self._embeddings is not None and (flat := _flat(texts)):
@@ -131,7 +137,7 @@ class EverthreadStore(BaseStore):
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """As :meth:`batch`."""
-        todo = list(ops)
+        todo = _checked(ops)
         texts = self._texts(todo)
         embedded: list[list[float]] = []
         if self._embeddings is not None and (flat := _flat(texts)):
@@ -211,6 +217,24 @@ class EverthreadStore(BaseStore):
     def _pack(self, texts: list[list[str]], embedded: list[list[float]]) -> list[tuple[bytes, ...]]:
         vectors = iter(embedded)
         return [tuple(pack_vector(next(vectors), self._dims) for _ in each) for each in texts]
+
+
+def _checked(ops: Iterable[Op]) -> list[Op]:
+    todo = list(ops)
+    for op in todo:
+        if isinstance(op, SearchOp):
+            paths = [op.namespace_prefix]
+        elif isinstance(op, ListNamespacesOp):
+            paths = [each.path for each in op.match_conditions or ()]
+        else:
+            paths = [op.namespace]
+        for label in (label for path in paths for label in path):
+            if not isinstance(label, str) or not label or "." in label or "\0" in label:
+                raise InvalidNamespaceError(
+                    f"the namespace label {label!r} is invalid: labels must be text, not empty, and without "
+                    "periods and NUL"
+                )
+    return todo
 
 
 def _flat(texts: list[list[str]]) -> list[str]:

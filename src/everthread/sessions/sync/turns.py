@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from everthread.arguments import check_mapping
 from everthread.errors import EverthreadError, InvalidStateError, InvalidValueError
+from everthread.messages.pairing import Orphans
 from everthread.messages.request import (
-    Orphans,
     Request,
     for_anthropic,
     for_google,

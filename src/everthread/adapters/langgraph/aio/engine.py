@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from everthread.history.diff import Diff
     from everthread.threads.aio.store import AsyncThreadStore
     from everthread.threads.aio.thread import AsyncThread
+    from everthread.threads.lifetimes import Lifetime
     from everthread.versions import Version
 
 
@@ -71,8 +72,11 @@ PendingWrite = tuple[str, str, Any]
 class AsyncWrites:
     """The pending writes of one store."""
 
-    def __init__(self, store: AsyncThreadStore) -> None:
+    def __init__(self, store: AsyncThreadStore, ttl: Lifetime = None) -> None:
         self._core = store.core
+        self._ttl = ttl
+        #: The stream whose retention was set last.
+        self._retained: str | None = None
 
     def _stream(self, name: str, generation: int, checkpoint_id: str) -> AsyncEventStream:
         return AsyncEventStream(self._core, f"{_begin(name, generation)}{bucket_of(checkpoint_id)}")
@@ -95,6 +99,9 @@ class AsyncWrites:
         stream = self._stream(name, generation, checkpoint_id)
         data = {"task": task_id, "path": task_path, "writes": entries}
         await stream.append(checkpoint_id, data)
+        if self._ttl is not None and self._retained != stream.name:
+            await stream.retain(ttl=self._ttl)
+            self._retained = stream.name
 
     async def of(self, name: str, generation: int, checkpoint_id: str, values: Values) -> list[PendingWrite]:
         """The writes of a checkpoint, in the order in which a graph applies them.
@@ -252,12 +259,13 @@ _ROOT_PAUSE_S: Final = 0.005
 class AsyncEngine:
     """Shared by all callers of a saver, and by the copies of it that LangGraph makes."""
 
-    def __init__(self, store: AsyncThreadStore, prefix: str = PREFIX) -> None:
+    def __init__(self, store: AsyncThreadStore, prefix: str = PREFIX, ttl: Lifetime = None) -> None:
         self.store = store
         self.prefix = prefix
+        self.ttl = ttl
         self.registry = AsyncRegistry(store)
-        self.writes = AsyncWrites(store)
-        self._lanes = AsyncLanes(store)
+        self.writes = AsyncWrites(store, ttl)
+        self._lanes = AsyncLanes(store, ttl)
         #: Threads of which a checkpoint came late: what subgraphs of that run store comes late too. A new
         #: run begins with looking for the latest checkpoint.
         self._refused: OrderedDict[str, None] = OrderedDict()
@@ -399,6 +407,10 @@ class AsyncEngine:
             if place is not None:
                 found.append(place)
         return found
+
+    async def thread_ids(self) -> list[str]:
+        """Return the ids of all threads that hold checkpoints."""
+        return sorted({thread_id for thread_id, _ in await self.places()})
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────
 
@@ -730,7 +742,9 @@ class AsyncKeeper(AsyncEngine):
             if checkpoint_id is not None and namespace == "":
                 at = await _existing(thread, source, checkpoint_id)
             await self.writes.copy(name, entry.generation, to, copied.generation)
-            await thread.fork(to, at=at)
+            copy = await thread.fork(to, at=at)
+            if self.ttl is not None:
+                await copy.expire(after=self.ttl)
             self.lane(to).forget()
 
     async def delta_history(
@@ -752,7 +766,15 @@ class AsyncKeeper(AsyncEngine):
         else:
             version = await find_checkpoint(thread, checkpoint_id)
         parent = _parent(version)
+        seen = set() if version is None else {id_of(version)}
         while parent is not None and remaining:
+            if parent in seen:
+                raise StateCorruptedError(
+                    f"the thread {thread_id!r} can't be read: its checkpoint {parent} is its own ancestor; "
+                    "go on from another checkpoint, or delete the thread",
+                    where="checkpoint",
+                )
+            seen.add(parent)
             version = await find_checkpoint(thread, parent)
             if version is None:
                 break

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from everthread.threads.aio.past import AsyncPast
     from everthread.threads.aio.store import AsyncThreadStore
     from everthread.threads.aio.thread import AsyncThread
+    from everthread.threads.lifetimes import Lifetime
 
 
 #: Namespaces whose handles are kept, and how many bytes of memory the states that are remembered may take.
@@ -70,9 +71,10 @@ REMEMBERED_BYTES_MAX: Final = 128 * 1024 * 1024
 class AsyncLane:
     """Shared by all callers of a saver; whoever uses ``handle`` holds ``lock``."""
 
-    def __init__(self, store: AsyncThreadStore, name: str) -> None:
+    def __init__(self, store: AsyncThreadStore, name: str, ttl: Lifetime = None) -> None:
         self.store = store
         self.name = name
+        self._ttl = ttl
         self.lock = AsyncLock()
         self.memory = Memory()
         #: How often the LangGraph thread had been deleted when this was looked up; ``None``: not yet.
@@ -84,7 +86,7 @@ class AsyncLane:
     async def handle(self) -> AsyncThread:
         """The handle that this lane goes on with, wherever it stands."""
         if self._handle is None:
-            self._handle = await self.store.thread(self.name)
+            self._handle = await self.store.thread(self.name, ttl=self._ttl)
         return self._handle
 
     async def newest(self) -> AsyncThread:
@@ -114,8 +116,9 @@ class AsyncLanes:
     """The namespaces that a saver has used last. What is remembered of their states is bounded, all together:
     whoever was used longest ago has to read its state again."""
 
-    def __init__(self, store: AsyncThreadStore) -> None:
+    def __init__(self, store: AsyncThreadStore, ttl: Lifetime = None) -> None:
         self._store = store
+        self._ttl = ttl
         self._lanes: OrderedDict[str, AsyncLane] = OrderedDict()
         # Held for moments only, so that it serves both colours.
         self._lock = process.ProcessLock()
@@ -128,7 +131,7 @@ class AsyncLanes:
                 self._generation, self._lanes = process.generation, OrderedDict()
             lane = self._lanes.get(name)
             if lane is None:
-                lane = self._lanes[name] = AsyncLane(self._store, name)
+                lane = self._lanes[name] = AsyncLane(self._store, name, self._ttl)
                 if len(self._lanes) > LANES_MAX:
                     # Whoever uses it at this moment goes on with it; compare-and-set keeps two of them apart.
                     self._lanes.popitem(last=False)

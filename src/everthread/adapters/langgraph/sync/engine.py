@@ -51,6 +51,7 @@ from everthread.threads.twins import pause
 
 if TYPE_CHECKING:
     from everthread.history.diff import Diff
+    from everthread.threads.lifetimes import Lifetime
     from everthread.threads.sync.store import ThreadStore
     from everthread.threads.sync.thread import Thread
     from everthread.versions import Version
@@ -72,8 +73,11 @@ PendingWrite = tuple[str, str, Any]
 class Writes:
     """The pending writes of one store."""
 
-    def __init__(self, store: ThreadStore) -> None:
+    def __init__(self, store: ThreadStore, ttl: Lifetime = None) -> None:
         self._core = store.core
+        self._ttl = ttl
+        #: The stream whose retention was set last.
+        self._retained: str | None = None
 
     def _stream(self, name: str, generation: int, checkpoint_id: str) -> EventStream:
         return EventStream(self._core, f"{_begin(name, generation)}{bucket_of(checkpoint_id)}")
@@ -96,6 +100,9 @@ class Writes:
         stream = self._stream(name, generation, checkpoint_id)
         data = {"task": task_id, "path": task_path, "writes": entries}
         stream.append(checkpoint_id, data)
+        if self._ttl is not None and self._retained != stream.name:
+            stream.retain(ttl=self._ttl)
+            self._retained = stream.name
 
     def of(self, name: str, generation: int, checkpoint_id: str, values: Values) -> list[PendingWrite]:
         """The writes of a checkpoint, in the order in which a graph applies them.
@@ -253,12 +260,13 @@ _ROOT_PAUSE_S: Final = 0.005
 class Engine:
     """Shared by all callers of a saver, and by the copies of it that LangGraph makes."""
 
-    def __init__(self, store: ThreadStore, prefix: str = PREFIX) -> None:
+    def __init__(self, store: ThreadStore, prefix: str = PREFIX, ttl: Lifetime = None) -> None:
         self.store = store
         self.prefix = prefix
+        self.ttl = ttl
         self.registry = Registry(store)
-        self.writes = Writes(store)
-        self._lanes = Lanes(store)
+        self.writes = Writes(store, ttl)
+        self._lanes = Lanes(store, ttl)
         #: Threads of which a checkpoint came late: what subgraphs of that run store comes late too. A new
         #: run begins with looking for the latest checkpoint.
         self._refused: OrderedDict[str, None] = OrderedDict()
@@ -399,6 +407,10 @@ class Engine:
             if place is not None:
                 found.append(place)
         return found
+
+    def thread_ids(self) -> list[str]:
+        """Return the ids of all threads that hold checkpoints."""
+        return sorted({thread_id for thread_id, _ in self.places()})
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────
 
@@ -726,7 +738,9 @@ class Keeper(Engine):
             if checkpoint_id is not None and namespace == "":
                 at = _existing(thread, source, checkpoint_id)
             self.writes.copy(name, entry.generation, to, copied.generation)
-            thread.fork(to, at=at)
+            copy = thread.fork(to, at=at)
+            if self.ttl is not None:
+                copy.expire(after=self.ttl)
             self.lane(to).forget()
 
     def delta_history(
@@ -748,7 +762,15 @@ class Keeper(Engine):
         else:
             version = find_checkpoint(thread, checkpoint_id)
         parent = _parent(version)
+        seen = set() if version is None else {id_of(version)}
         while parent is not None and remaining:
+            if parent in seen:
+                raise StateCorruptedError(
+                    f"the thread {thread_id!r} can't be read: its checkpoint {parent} is its own ancestor; "
+                    "go on from another checkpoint, or delete the thread",
+                    where="checkpoint",
+                )
+            seen.add(parent)
             version = find_checkpoint(thread, parent)
             if version is None:
                 break

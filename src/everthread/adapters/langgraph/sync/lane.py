@@ -58,6 +58,7 @@ from everthread.threads.twins import pause
 from everthread.versions import Version
 
 if TYPE_CHECKING:
+    from everthread.threads.lifetimes import Lifetime
     from everthread.threads.sync.past import Past
     from everthread.threads.sync.store import ThreadStore
     from everthread.threads.sync.thread import Thread
@@ -71,9 +72,10 @@ REMEMBERED_BYTES_MAX: Final = 128 * 1024 * 1024
 class Lane:
     """Shared by all callers of a saver; whoever uses ``handle`` holds ``lock``."""
 
-    def __init__(self, store: ThreadStore, name: str) -> None:
+    def __init__(self, store: ThreadStore, name: str, ttl: Lifetime = None) -> None:
         self.store = store
         self.name = name
+        self._ttl = ttl
         self.lock = Lock()
         self.memory = Memory()
         #: How often the LangGraph thread had been deleted when this was looked up; ``None``: not yet.
@@ -85,7 +87,7 @@ class Lane:
     def handle(self) -> Thread:
         """The handle that this lane goes on with, wherever it stands."""
         if self._handle is None:
-            self._handle = self.store.thread(self.name)
+            self._handle = self.store.thread(self.name, ttl=self._ttl)
         return self._handle
 
     def newest(self) -> Thread:
@@ -115,8 +117,9 @@ class Lanes:
     """The namespaces that a saver has used last. What is remembered of their states is bounded, all together:
     whoever was used longest ago has to read its state again."""
 
-    def __init__(self, store: ThreadStore) -> None:
+    def __init__(self, store: ThreadStore, ttl: Lifetime = None) -> None:
         self._store = store
+        self._ttl = ttl
         self._lanes: OrderedDict[str, Lane] = OrderedDict()
         # Held for moments only, so that it serves both colours.
         self._lock = process.ProcessLock()
@@ -129,7 +132,7 @@ class Lanes:
                 self._generation, self._lanes = process.generation, OrderedDict()
             lane = self._lanes.get(name)
             if lane is None:
-                lane = self._lanes[name] = Lane(self._store, name)
+                lane = self._lanes[name] = Lane(self._store, name, self._ttl)
                 if len(self._lanes) > LANES_MAX:
                     # Whoever uses it at this moment goes on with it; compare-and-set keeps two of them apart.
                     self._lanes.popitem(last=False)
