@@ -39,6 +39,7 @@ from everthread.engines.exchange import (
 from everthread.engines.inbox import Inbox, Source, checked_id
 from everthread.engines.pointers import ThreadRef, latest
 from everthread.engines.state import AgentState
+from everthread.engines.tool_arguments import mismatch
 from everthread.errors import InvalidValueError, ToolVetoError, UsageError
 from everthread.hooks import hooks_of
 from everthread.sessions.effects import ToolUse
@@ -482,6 +483,9 @@ class _Run:
         if tool is None:
             known = ", ".join(self._available) or "none"
             return await self._told(call, f"There is no tool {call.name!r}; there are: {known}.")
+        wrong = mismatch(tool.schema, call.arguments)
+        if wrong is not None:
+            return await self._told(call, f"The tool {call.name!r} was not called: {wrong}.")
         try:
             outcome = await _awaited(tool.run(call))
         except Exception as error:

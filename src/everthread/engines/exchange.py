@@ -93,7 +93,8 @@ class WaitForInput:
 class Tool:
     """A tool: an async function of a :class:`ToolCall`, and what the model is told of it.
 
-    ``schema`` is a JSON Schema, or a class with ``model_json_schema()``. One that isn't ``parallel`` runs
+    ``schema`` is a JSON Schema, or a class with ``model_json_schema()``: arguments that don't fit are the
+    tool's result, in words for the model, and it isn't called. One that isn't ``parallel`` runs
     while no other does. It returns the :class:`ThreadRef` of a step that has written its result, or the
     result, which is then appended for it: text, JSON-like data, a whole message (a mapping with a ``role``),
     or the :class:`AgentResult` of a subagent. Or it returns :class:`Rewind` or :class:`WaitForInput`.
