@@ -29,6 +29,7 @@ from everthread.engines.exchange import (
     Engine,
     Rewind,
     Sandbox,
+    SubagentTask,
     SubagentTool,
     Tool,
     ToolCall,
@@ -514,7 +515,8 @@ class _Run:
             return await _awaited(tool.run(call))
         sandbox_id = await self._inherited_sandbox() if tool.sandbox == "inherit" else None
         task = tool.task(call, self._children.get(call.name), sandbox_id)
-        result = await _awaited(tool.run(task))
+        start = cast("Callable[[SubagentTask], Any]", tool.run)
+        result = await _awaited(start(task))
         if not isinstance(result, AgentResult):
             raise InvalidValueError(
                 f"the subagent {call.name!r} must return an AgentResult, not {type(result).__name__}",

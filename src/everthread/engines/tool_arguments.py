@@ -72,7 +72,7 @@ def _object_mismatch(
     return None
 
 
-def _is_a(value: Any, name: Any) -> bool:
+def _is_a(value: object, name: object) -> bool:
     kinds = _TYPES.get(name) if isinstance(name, str) else None
     if kinds is None:
         # A type that this doesn't know.
@@ -80,7 +80,7 @@ def _is_a(value: Any, name: Any) -> bool:
     if isinstance(value, bool):
         return name == "boolean"
     if name == "integer" and isinstance(value, float):
-        return value.is_integer()
+        return bool(value.is_integer())
     return isinstance(value, kinds)
 
 
