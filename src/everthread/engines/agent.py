@@ -29,6 +29,8 @@ from everthread.engines.exchange import (
     Engine,
     Rewind,
     Sandbox,
+    SubagentTask,
+    SubagentTool,
     Tool,
     ToolCall,
     ToolRequest,
@@ -40,6 +42,7 @@ from everthread.engines.failures import own_failure
 from everthread.engines.inbox import Inbox, Source, checked_id
 from everthread.engines.pointers import ThreadRef, latest
 from everthread.engines.state import AgentState
+from everthread.engines.tool_arguments import mismatch
 from everthread.errors import InvalidValueError, ToolVetoError, UsageError
 from everthread.hooks import hooks_of
 from everthread.sessions.effects import ToolUse
@@ -176,6 +179,9 @@ class _Run:
         self._warnings: list[str] = []
         self.state.status = carried.status
         self.state.turns, self.state.usage = carried.turns, Usage(carried.usage)
+        self._children, self._left = dict(carried.children), [(name, id_) for name, id_ in carried.left]
+        self._left_sandbox: str | None = None
+        self._sandbox_turn = asyncio.Lock()
         self.state.subagent_turns = carried.subagent_turns
         self.state.sandbox_id = carried.sandbox_id
 
@@ -215,6 +221,8 @@ class _Run:
                 sandbox_id=state.sandbox_id,
                 message_id=self._message_id,
                 subagent_turns=state.subagent_turns,
+                children=dict(self._children),
+                left=[list(each) for each in self._left],
             )
         return AgentResult(
             ref=state.ref,
@@ -227,6 +235,7 @@ class _Run:
             warnings=list(self._warnings),
             carry=carry,
             subagent_turns=state.subagent_turns,
+            left_sandbox=self._left_sandbox,
         )
 
     # ── the beginning ────────────────────────────────────────────────────────────────────────
@@ -286,6 +295,10 @@ class _Run:
         if self.state.sandbox_id is not None:
             # The run before has made it, and told of it.
             return
+        if not given.lazy:
+            await self._create_sandbox(given)
+
+    async def _create_sandbox(self, given: Sandbox) -> None:
         assert given.create is not None
         # Nobody else would ever shut down one that is made just now.
         made, cancelled = await _to_the_end(given.create(given.restore))
@@ -499,8 +512,11 @@ class _Run:
         if tool is None:
             known = ", ".join(self._available) or "none"
             return await self._told(call, f"There is no tool {call.name!r}; there are: {known}.")
+        wrong = mismatch(tool.schema, call.arguments)
+        if wrong is not None:
+            return await self._told(call, f"The tool {call.name!r} was not called: {wrong}.")
         try:
-            outcome = await _awaited(tool.run(call))
+            outcome = await self._run_tool(tool, call)
         except Exception as error:
             await self._fire("on_tool_use", ToolUse(phase="failure", error=error, **use))
             if self._recover is None or _is_cancellation(error):
@@ -510,6 +526,37 @@ class _Run:
         else:
             await self._fire("on_tool_use", ToolUse(phase="post", result=outcome, **use))
         return await self._written(call, outcome)
+
+    async def _run_tool(self, tool: Tool, call: ToolCall) -> Any:
+        if not isinstance(tool, SubagentTool):
+            return await _awaited(tool.run(call))
+        sandbox_id = await self._inherited_sandbox() if tool.sandbox == "inherit" else None
+        task = tool.task(call, self._children.get(call.name), sandbox_id)
+        start = cast("Callable[[SubagentTask], Any]", tool.run)
+        result = await _awaited(start(task))
+        if not isinstance(result, AgentResult):
+            raise InvalidValueError(
+                f"the subagent {call.name!r} must return an AgentResult, not {type(result).__name__}",
+                path="tools",
+            )
+        if result.ref is not None:
+            self._children[call.name] = result.ref
+        if result.left_sandbox is not None:
+            self._left.append((call.name, result.left_sandbox))
+        return result
+
+    async def _inherited_sandbox(self) -> str:
+        """Return the sandbox of this run; the first subagent that needs one has it created."""
+        async with self._sandbox_turn:
+            if self.state.sandbox_id is None:
+                if self._sandbox is None:
+                    raise UsageError(
+                        'a subagent with sandbox="inherit" needs a sandbox of the parent: pass '
+                        "run_agent(sandbox=Sandbox(create, destroy, lazy=True))"
+                    )
+                await self._create_sandbox(self._sandbox)
+            assert self.state.sandbox_id is not None
+            return self.state.sandbox_id
 
     async def _written(self, call: ToolCall, outcome: Any) -> ThreadRef | Rewind:
         """Where the thread stands once the result is in it."""
@@ -568,6 +615,8 @@ class _Run:
         await self._fire("on_session_end", *figures)
         if self._owns_sandbox and self.state.sandbox_id is not None:
             await self._attempt("the sandbox wasn't shut down", self._leave_sandbox, self.state.sandbox_id)
+        for name, left in self._left:
+            await self._attempt("a subagent's sandbox wasn't shut down", self._destroy_left, name, left)
         await self._fire("on_session_exit", self.state.sandbox_id, self._snapshot, self.state.ref)
 
     async def _close_inbox(self) -> None:
@@ -589,10 +638,24 @@ class _Run:
 
     async def _leave_sandbox(self, name: str) -> None:
         assert self._sandbox is not None
+        if self._sandbox.at_end == "pause" and self._sandbox.pause is not None:
+            await self._sandbox.pause(name)
+        if self._sandbox.at_end == "parent":
+            self._left_sandbox = name
+        if self._sandbox.at_end in ("pause", "keep", "parent"):
+            return
         if self._sandbox.at_end == "snapshot" and self._sandbox.snapshot is not None:
             self._snapshot = await self._sandbox.snapshot(name)
         assert self._sandbox.destroy is not None
         await self._sandbox.destroy(name)
+
+    async def _destroy_left(self, tool_name: str, sandbox_id: str) -> None:
+        tool = self._tools_now().get(tool_name)
+        if not isinstance(tool, SubagentTool) or tool.destroy is None:
+            raise UsageError(
+                f"the subagent {tool_name!r} left the sandbox {sandbox_id!r}: pass SubagentTool(destroy=…)"
+            )
+        await tool.destroy(sandbox_id)
 
     async def _attempt(self, failure: str, step: Callable[..., Awaitable[Any]], *args: Any) -> None:
         """Do a part of the end; a failure is a warning, and masks nothing."""

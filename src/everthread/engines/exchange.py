@@ -93,7 +93,8 @@ class WaitForInput:
 class Tool:
     """A tool: an async function of a :class:`ToolCall`, and what the model is told of it.
 
-    ``schema`` is a JSON Schema, or a class with ``model_json_schema()``. One that isn't ``parallel`` runs
+    ``schema`` is a JSON Schema, or a class with ``model_json_schema()``: arguments that don't fit are the
+    tool's result, in words for the model, and it isn't called. One that isn't ``parallel`` runs
     while no other does. It returns the :class:`ThreadRef` of a step that has written its result, or the
     result, which is then appended for it: text, JSON-like data, a whole message (a mapping with a ``role``),
     or the :class:`AgentResult` of a subagent. Or it returns :class:`Rewind` or :class:`WaitForInput`.
@@ -113,6 +114,76 @@ class Tool:
             "description": self.description,
             "input_schema": {"type": "object"} if schema is None else schema,
         }
+
+
+@dataclass(frozen=True)
+class SubagentTask:
+    """What the child workflow of a subagent is given. It can be handed to it as it is.
+
+    ``id`` is an id for the child workflow: the same after a replay. The child opens its thread with
+    ``open_thread(task.thread, mode=task.mode, source=task.source)``.
+    """
+
+    id: str
+    name: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+    thread: str | None = None
+    mode: str = "new"
+    source: ThreadRef | None = None
+    sandbox: str = "none"
+    sandbox_id: str | None = None
+
+    def sandbox_or(self, own: Sandbox) -> Sandbox | None:
+        """Return the sandbox for ``run_agent(sandbox=…)``: none, the parent's, or ``own``."""
+        if self.sandbox == "inherit":
+            return Sandbox(id=self.sandbox_id)
+        return own if self.sandbox == "own" else None
+
+
+@dataclass(frozen=True)
+class SubagentTool(Tool):
+    """A tool whose work a child workflow does. ``run`` is an async function of a :class:`SubagentTask` that
+    returns the child's :class:`AgentResult`; usage and turns of the child are added to the parent's.
+
+    ``thread``: ``"new"`` gives each call a thread; ``"continue"`` goes on with the one that the subagent had
+    last in this run; ``"fork"`` forks the parent's before the call; ``"parent"`` goes on with the parent's
+    thread itself, and such a tool runs while no other does. ``sandbox``: ``"none"``, ``"inherit"`` for the
+    parent's, or ``"own"``. ``destroy(id)`` shuts down, when the parent ends, a sandbox that the child left to
+    it with ``Sandbox(at_end="parent")``.
+    """
+
+    thread: Literal["new", "continue", "fork", "parent"] = "new"
+    sandbox: Literal["none", "inherit", "own"] = "none"
+    destroy: Callable[[str], Awaitable[Any]] | None = None
+
+    def __post_init__(self) -> None:
+        if self.thread not in ("new", "continue", "fork", "parent"):
+            raise InvalidValueError('thread must be "new", "continue", "fork" or "parent"', path="thread")
+        if self.sandbox not in ("none", "inherit", "own"):
+            raise InvalidValueError('sandbox must be "none", "inherit" or "own"', path="sandbox")
+        if self.thread == "parent":
+            object.__setattr__(self, "parallel", False)
+
+    def task(self, call: ToolCall, last: ThreadRef | None, sandbox_id: str | None) -> SubagentTask:
+        """Return what the child of a call is given; ``last`` is where the child before it ended."""
+        place: tuple[str | None, str, ThreadRef | None] = (None, "new", None)
+        if self.thread == "fork":
+            place = (None, "fork", call.before)
+        elif self.thread == "parent":
+            place = (call.ref.thread, "continue", call.ref)
+        elif self.thread == "continue" and last is not None:
+            place = (last.thread, "continue", last)
+        name, mode, source = place
+        return SubagentTask(
+            id=f"{call.ref.thread}/{call.name}/{call.turn}.{call.slot}",
+            name=call.name,
+            arguments=call.arguments,
+            thread=name,
+            mode=mode,
+            source=source,
+            sandbox=self.sandbox,
+            sandbox_id=sandbox_id,
+        )
 
 
 #: By name; a plain async function is a tool without a description.
@@ -166,8 +237,10 @@ class Sandbox:
     """A sandbox as the loop needs it: functions of yours, each an activity or a step.
 
     With ``id`` it is somebody else's, and only used. Otherwise ``create(restore)`` makes one and gives its
-    id; it is owned by the run, which at its end calls ``destroy(id)``, with ``at_end="snapshot"`` after
-    ``snapshot(id)``. Where that fails the sandbox is left alone: it holds what nobody else has.
+    id; it is owned by the run. At its end the run calls ``destroy(id)``, with ``at_end="snapshot"`` after
+    ``snapshot(id)``; if that fails the sandbox is left alone, because nothing else holds its files.
+    ``"keep"`` leaves it running, ``"pause"`` calls ``pause(id)``, and ``"parent"``, in a subagent, leaves it
+    until the parent ends. A ``lazy`` one is created when the first subagent inherits it.
     """
 
     create: Callable[[Any], Awaitable[str]] | None = None
@@ -175,11 +248,17 @@ class Sandbox:
     snapshot: Callable[[str], Awaitable[Any]] | None = None
     id: str | None = None
     restore: Any = None
-    at_end: Literal["destroy", "snapshot"] = "destroy"
+    at_end: Literal["destroy", "snapshot", "keep", "pause", "parent"] = "destroy"
+    pause: Callable[[str], Awaitable[Any]] | None = None
+    lazy: bool = False
 
     def __post_init__(self) -> None:
-        if self.at_end not in ("destroy", "snapshot"):
-            raise InvalidValueError('at_end is "destroy" or "snapshot"', path="sandbox.at_end")
+        if self.at_end not in ("destroy", "snapshot", "keep", "pause", "parent"):
+            raise InvalidValueError(
+                'at_end must be "destroy", "snapshot", "keep", "pause" or "parent"', path="sandbox.at_end"
+            )
+        if self.at_end == "pause" and self.pause is None:
+            raise InvalidValueError('at_end="pause" needs pause=', path="sandbox.pause")
         if self.id is None and (self.create is None or self.destroy is None):
             raise InvalidValueError(
                 "a sandbox of one's own needs create= and destroy=; one of somebody else's has an id",
@@ -205,6 +284,10 @@ class Carry:
     sandbox_id: str | None = None
     message_id: str | None = None
     subagent_turns: int = 0
+    #: Where the subagents ended last, by name.
+    children: dict[str, ThreadRef] = field(default_factory=dict)
+    #: The sandboxes that subagents left to this run: name of the tool, and id.
+    left: list[list[str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -214,7 +297,8 @@ class AgentResult:
     ``reason`` is ``completed``, ``max_turns`` or ``waiting_for_input``; what failed or was cancelled raises.
     It is ``None`` if the run is to go on in another one: then ``carry`` is what that needs. ``warnings``
     tells what went wrong at the end. ``usage`` includes that of subagents; their turns are
-    ``subagent_turns``, which no limit of this run counts.
+    ``subagent_turns``, which no limit of this run counts. ``left_sandbox`` is the sandbox that a subagent
+    left to its parent.
     """
 
     ref: ThreadRef | None
@@ -227,3 +311,4 @@ class AgentResult:
     warnings: list[str] = field(default_factory=list)
     carry: Carry | None = None
     subagent_turns: int = 0
+    left_sandbox: str | None = None

@@ -21,7 +21,7 @@ class StepNote(msgspec.Struct, frozen=True):
     """A step, and the attempt of it, that code runs in: ``thread`` is the one that records the step."""
 
     thread: str
-    key: tuple[str | int, ...]
+    key: str | tuple[str | int, ...]
     slot: int | None
     run: str
     attempt: int
