@@ -38,6 +38,20 @@ def signature(found: os.stat_result) -> Signature:
     return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_mode
 
 
+def read_file(name: str, parent: int | None, most: int) -> bytes:
+    """Return up to ``most`` bytes of a file in an open folder; nothing if it can't be read.
+
+    Follow no link and wait for no writer: untrusted code may have put a link or a pipe in its place.
+    """
+    with suppress(OSError):
+        fd = os.open(name, _FILE, dir_fd=parent)
+        try:
+            return os.read(fd, most)
+        finally:
+            os.close(fd)
+    return b""
+
+
 def kind_in_words(mode: int) -> str:
     """What something is that is neither a file, nor a folder, nor a link."""
     return _KINDS.get(stat.S_IFMT(mode), "something that is no file")

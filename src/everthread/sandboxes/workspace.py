@@ -91,16 +91,13 @@ class _Choice:
     """What of a working folder is recorded."""
 
     def __init__(self, path: str, detectors: Iterable[Detector], apart: Iterable[str]) -> None:
-        self._rules = IgnoreRules(path)
+        self._rules = IgnoreRules()
         self._detectors = list(detectors)
         self._path = path
         #: Paths of the store itself: what it writes while it records must not be recorded.
         self._apart = tuple(each[len(path) + 1 :] for each in apart if each.startswith(f"{path}/"))
         names = "\0".join(f"{each.name}" for each in self._detectors)
         self.digest = sha256(names.encode("utf-8", "surrogatepass")).digest()[:8]
-
-    def begin(self) -> None:
-        self._rules.begin()
 
     def enter(self, prefix: str, fd: int) -> None:
         self._rules.enter(prefix, fd)
@@ -171,7 +168,6 @@ class Workspace:
         self._tidy()
         for left in reversed(range(_TRIES)):
             try:
-                self._choice.begin()
                 before = self._standing()
                 self.last = save_directory(
                     self._files, self.path, label=label, cache=self._cache, choice=self._choice

@@ -14,7 +14,6 @@ import everthread
 from everthread import Retention, Store
 from everthread.errors import InvalidStateError, InvalidValueError, UsageError, VersionNotFoundError
 from everthread.sandboxes.directory import RESTORING, restore_directory
-from everthread.sandboxes.ignore import Rules
 from everthread.sandboxes.workspace import files_at, files_beside
 from tests.kit.trees import held
 
@@ -130,36 +129,6 @@ def test_what_is_ignored_isnt_recorded_and_never_touched(store: Store, folder: P
     before = _texts(folder)
     thread.rewind(first or 1, files=True)
     assert _texts(folder) == {**before, "main.py": "one\n", "sub/top.txt": "sub/top.txt"}
-
-
-@pytest.mark.parametrize(
-    ("rule", "path", "is_folder", "expected"),
-    [
-        ("*.py", "a/b.py", False, True),
-        ("/*.py", "a/b.py", False, None),
-        ("a/*.py", "a/b.py", False, True),
-        ("a/**/c", "a/b/x/c", False, True),
-        ("a/**/c", "a/c", False, True),
-        ("**/c", "x/y/c", False, True),
-        ("a/**", "a/b/c", False, True),
-        ("a/**", "a", True, None),
-        ("d/", "d", False, None),
-        ("d/", "x/d", True, True),
-        ("[ab].txt", "b.txt", False, True),
-        ("[!ab].txt", "b.txt", False, None),
-        ("[!ab].txt", "c.txt", False, True),
-        ("?.txt", "ab.txt", False, None),
-        (r"\#x", "#x", False, True),
-        (r"\!x", "!x", False, True),
-        ("#x", "#x", False, None),
-        ("x  ", "x", False, True),
-        ("!x", "x", False, False),
-        ("[", "[", False, True),
-        ("foo*bar", "foo/bar", False, None),
-    ],
-)
-def test_rules_are_those_of_git(rule: str, path: str, is_folder: bool, expected: bool | None) -> None:
-    assert Rules(rule.encode()).decide(path, path.rpartition("/")[2], is_folder) is expected
 
 
 def test_secrets_are_left_out_and_named(store: Store, folder: Path) -> None:
