@@ -57,13 +57,19 @@ def _count_calls(at: int) -> None:
 
 
 def _apart(found: Held) -> Held:
-    """What a directory holds, without an empty folder that a restore left behind when it was over."""
-    return {path: what for path, what in found.items() if path != _RESTORING}
+    """Return what a directory holds, without empty folders that a restore left behind when it was over."""
+    return {path: what for path, what in found.items() if path.split(b"/")[0] != _RESTORING}
 
 
 def _fill(root: Path, turn: int) -> None:
     """A small tree; its second form differs from its first in every way that there is."""
-    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir(parents=True, exist_ok=True)
+    for each in root.iterdir():
+        # In place: another folder of the same name isn't the one that was attached.
+        if each.is_dir() and not each.is_symlink():
+            shutil.rmtree(each)
+        else:
+            each.unlink()
     (root / "sub" / "deep").mkdir(parents=True)
     (root / "same").write_text("same")
     for number in range(4):

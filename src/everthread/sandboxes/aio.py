@@ -188,6 +188,16 @@ class AsyncSandbox(AwaitedFace):
         self.path = sandbox.path
         self._lock = threading.Lock()
 
+    @property
+    def last(self) -> Saved | None:
+        """The report of the last save, which names what was left out."""
+        return self.sandbox.last
+
+    @property
+    def set_aside(self) -> str | None:
+        """The path of the directory that was set aside because it couldn't be saved as a whole."""
+        return self.sandbox.set_aside
+
     async def _do(self, call: Callable[[Sandbox], T]) -> T:
         def work(store: Any) -> T:
             with self._lock:

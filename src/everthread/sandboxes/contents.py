@@ -214,7 +214,10 @@ class Contents:
 
     def _whole(self, item: Item, items: dict[bytes, Item]) -> bytes:
         if "parts" in item:
-            return b"".join(self._whole(items[part], items) for part in item["parts"])
+            parts = [items[part] for part in item["parts"]]
+            if any("parts" in part for part in parts):
+                raise StateCorruptedError("a piece of a content has pieces itself", where=item["id"].hex())
+            return b"".join(self._whole(part, items) for part in parts)
         data = item.get("data")
         if isinstance(data, Personal):
             data = data.value

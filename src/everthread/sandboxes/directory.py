@@ -21,7 +21,9 @@ from everthread.errors import (
 )
 from everthread.sandboxes.chunks import PIECE_BYTES_MAX, content_id, cut, parts_id
 from everthread.sandboxes.disk import (
+    WITHOUT_CONTENT,
     Folder,
+    Identity,
     Signature,
     kind_in_words,
     refused,
@@ -39,7 +41,7 @@ from everthread.sandboxes.tree import (
     Entry,
     FileEntry,
     Tree,
-    check_places,
+    check_tree,
     link_target,
     with_folders,
 )
@@ -54,7 +56,7 @@ _TRIES = 3
 _FLUSH_BYTES = 32 * 1024 * 1024
 #: How many bytes of small files are read from the store at a time.
 _BATCH_BYTES = 8 * 1024 * 1024
-#: Where a restore keeps what it is about to put in place; it is there only while one is under way.
+#: Where a restore keeps what it is about to put in place. Never recorded, whatever is in it.
 RESTORING = ".everthread-restoring"
 #: Beside a directory that is being made.
 _UNFINISHED = ".everthread-unfinished-"
@@ -77,6 +79,22 @@ class Choice(Protocol):
         """Why a content may not be stored, if so."""
 
 
+class Everything:
+    """A choice that leaves out only what can't be saved: pipes, sockets, devices, unreadable files, and what
+    exceeds a limit."""
+
+    digest = b""
+
+    def enter(self, prefix: str, fd: int) -> None:
+        pass
+
+    def enters(self, text: str, name: str, is_folder: bool) -> bool:
+        return True
+
+    def objection(self, text: str, data: bytes) -> str | None:
+        return None
+
+
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
     """What saving a directory came to. ``left_out`` names what isn't in the version and why; ``unsettled``
     names files that others wrote while they were read: they are in it as they were before, or not at all."""
@@ -87,6 +105,11 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
     removed: int = 0
     left_out: Mapping[str, str] = {}
     unsettled: tuple[str, ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the version holds the content of every file. Pipes, sockets and devices have none."""
+        return not self.unsettled and WITHOUT_CONTENT.issuperset(self.left_out.values())
 
     def __str__(self) -> str:
         words = f"{self.added:,} added, {self.changed:,} changed, {self.removed:,} removed"
@@ -150,6 +173,8 @@ class Scan:
         with os.scandir(fd) as entries:
             for entry in entries:
                 name = entry.name
+                if name == RESTORING and not prefix:
+                    continue
                 text = prefix + (name if name.isascii() and "\\" not in name else name_text(name))
                 try:
                     found = entry.stat(follow_symlinks=False)
@@ -171,8 +196,6 @@ class Scan:
                         self.changed.append(text)
                         tree[text] = b""
                         size += look[2]
-                elif text == RESTORING:
-                    continue
                 elif kind == stat.S_IFDIR:
                     tree[text] = mode & MODE_BITS
                     folders.append((text, name))
@@ -184,10 +207,10 @@ class Scan:
         if self._bytes > self._limits.tree_bytes_max:
             raise self._too_much(text)
         for text, name in folders:
-            check_size(text, len(text), depth + 1)
             try:
+                check_size(text, len(text), depth + 1)
                 inner = self._folder.enter(fd, name)
-            except OSError as error:
+            except (OSError, LimitError) as error:
                 self._not_entered(text, error)
                 continue
             if inner is not None:
@@ -196,12 +219,12 @@ class Scan:
                 finally:
                     os.close(inner)
 
-    def _not_entered(self, text: str, error: OSError) -> None:
+    def _not_entered(self, text: str, error: OSError | LimitError) -> None:
         del self.tree[text]
         if isinstance(error, NotADirectoryError):
             self.swapped.append(text)
         elif self._choice is None:
-            raise unreadable(text, error, "looked at") from None
+            raise error if isinstance(error, LimitError) else unreadable(text, error, "looked at") from None
         else:
             self.left_out[text] = shown(error)
 
@@ -213,11 +236,11 @@ class Scan:
             self.left_out[text] = out[1]
             return False
         if look[2] > self._limits.file_bytes_max:
-            raise LimitError(
-                f"{text_name(text)!r} has {look[2]:,} bytes, more than file_bytes_max "
-                f"({self._limits.file_bytes_max:,})",
-                path=text,
-            )
+            why = f"{look[2]:,} bytes, more than file_bytes_max ({self._limits.file_bytes_max:,})"
+            if self._choice is None:
+                raise LimitError(f"{text_name(text)!r} has {why}", path=text)
+            self.left_out[text] = f"it has {why}"
+            return False
         return True
 
     def _other(self, text: str, name: str, fd: int, mode: int) -> None:
@@ -297,9 +320,10 @@ class _Saving:
                     return made
         except FileNotFoundError:
             return None
-        except OSError as error:
+        except (OSError, InvalidValueError) as error:
+            # By now it may be a pipe, or larger than a limit.
             if self._choice is None:
-                raise unreadable(text, error) from None
+                raise unreadable(text, error) if isinstance(error, OSError) else error from None
             self.scan.left_out[text] = shown(error)
             return None
         self.unsettled.append(text_name(text))
@@ -364,17 +388,19 @@ def save_directory(
     metadata: Mapping[str, Any] | None = None,
     cache: StatCache | None = None,
     choice: Choice | None = None,
+    root: Identity | None = None,
 ) -> Saved:
     """Make the tree of ``files`` what a directory holds, in one version: see :meth:`Files.save_directory`.
 
-    With a ``choice`` what isn't chosen, can't be read or isn't a file is left out and named.
+    With a ``choice`` what isn't chosen, can't be read, isn't a file or exceeds a limit is left out and named.
+    With its identity as ``root`` no other directory is read.
     """
     if files.thread.dirty:
         raise InvalidStateError(
             "saving a directory needs files without unsaved changes: save() or discard() them"
         )
     try:
-        with Folder(path) as folder:
+        with Folder(path, root) as folder:
             saving = _Saving(files, folder, cache if cache is not None else StatCache(), choice)
             tree = saving.run()
         known = saving.known
@@ -483,8 +509,8 @@ class Writer:
 
     def everything(self) -> int:
         """All of the tree, into an empty folder; how many files, links and folders."""
+        check_tree(self._view.tree)
         tree = with_folders(self._view.tree)
-        check_places(tree)
         folders = [text for text, entry in tree.items() if type(entry) is int]
         for text in folders:
             self._folder.make_folder(text)
@@ -503,23 +529,31 @@ class Writer:
 def restore_directory(view: FilesView, path: AnyPath) -> Restored:
     """Make a directory what a tree is: see :meth:`Files.restore_directory`."""
     target = os.path.abspath(os.fsdecode(path))
-    above = os.path.dirname(target)
     _check_free(target)
-    made = os.path.join(above, f"{_UNFINISHED}{os.urandom(6).hex()}")
     try:
-        os.makedirs(above, exist_ok=True)
-        os.mkdir(made, 0o700)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        parent = os.open(os.path.dirname(target), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise StorageWriteError(f"the directory {target} can't be made: {shown(error)}") from None
     try:
-        with Folder(made) as folder:
+        return restore_within(view, target, parent)
+    finally:
+        os.close(parent)
+
+
+def restore_within(view: FilesView, target: str, parent: int) -> Restored:
+    """Make the directory ``target``, in the open folder ``parent``, what a tree is."""
+    name, made = os.path.basename(target), f"{_UNFINISHED}{os.urandom(6).hex()}"
+    try:
+        os.mkdir(made, 0o700, dir_fd=parent)
+        with Folder(made, parent=parent) as folder:
             writer = Writer(view, folder)
             written = writer.everything()
-        os.chmod(made, FOLDER_MODE)
-        os.rename(made, target)
+            os.fchmod(folder.fd, FOLDER_MODE)
+        os.rename(made, name, src_dir_fd=parent, dst_dir_fd=parent)
     except BaseException as error:
         with suppress(OSError):
-            remove_tree(made)
+            remove_tree(made, parent)
         if isinstance(error, OSError):
             raise StorageWriteError(f"{target} can't be restored: {shown(error)}") from error
         raise

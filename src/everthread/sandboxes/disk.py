@@ -1,7 +1,8 @@
 """Folders of this machine, looked at and changed so that nothing outside of them is ever touched.
 
 Every step goes from an open folder to a name in it (``openat``), and no link is followed on the way: whoever
-swaps a folder for a link meanwhile gets an error, not a file elsewhere.
+swaps a folder for a link meanwhile gets an error, not a file elsewhere. The same holds for the folder itself
+if its identity is given.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Self
 
-from everthread.errors import InvalidValueError, StorageWriteError
+from everthread.errors import InvalidStateError, InvalidValueError, StorageWriteError
 from everthread.sandboxes.paths import AnyPath, shown, text_bytes, text_name
 from everthread.sandboxes.tree import MODE_BITS
 
@@ -29,6 +30,11 @@ _KINDS = {
     stat.S_IFBLK: "a device",
 }
 
+#: What :func:`kind_in_words` says of things without content: nothing is lost if these are left out.
+WITHOUT_CONTENT = frozenset(_KINDS.values())
+
+#: Device and inode of a folder: tells it from whatever else is put in its place.
+Identity = tuple[int, int]
 #: When a file was written, changed, how long it is, which one it is, and its mode.
 Signature = tuple[int, int, int, int, int]
 
@@ -36,6 +42,11 @@ Signature = tuple[int, int, int, int, int]
 def signature(found: os.stat_result) -> Signature:
     """What says that a file is the one that it was."""
     return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_mode
+
+
+def identity(found: os.stat_result) -> Identity:
+    """Return the identity of a folder."""
+    return found.st_dev, found.st_ino
 
 
 def read_file(name: str, parent: int | None, most: int) -> bytes:
@@ -70,15 +81,27 @@ def unreadable(text: str, error: OSError, verb: str = "read") -> StorageWriteErr
 class Folder:
     """An open folder, and what is done within it by the texts of paths."""
 
-    def __init__(self, path: AnyPath) -> None:
+    def __init__(self, path: AnyPath, known: Identity | None = None, *, parent: int | None = None) -> None:
+        """Open the folder at ``path``, or the one of that name in the open folder ``parent``.
+
+        If its identity is ``known``, no link is followed. Raises :class:`InvalidStateError` if another
+        folder, or a link, was put in the place of the known one.
+        """
         self.path = os.path.abspath(os.fsdecode(path))
         try:
-            # The folder itself is the caller's to name: it may be a link.
-            self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            if parent is not None:
+                self._fd = os.open(os.path.basename(self.path), _FOLDER, dir_fd=parent)
+            else:
+                self._fd = os.open(self.path, _FOLDER if known else _FOLDER & ~os.O_NOFOLLOW)
         except OSError as error:
+            if known and error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                raise _replaced(self.path) from None
             raise InvalidValueError(
                 f"the folder {self.path} can't be opened: {shown(error)}", path="path"
             ) from None
+        if known and identity(os.fstat(self._fd)) != known:
+            os.close(self._fd)
+            raise _replaced(self.path)
         #: The folder opened last, since files that follow one another mostly lie in the same one.
         self._near: tuple[str, int] | None = None
 
@@ -243,16 +266,11 @@ class Folder:
         return True
 
     def remove_all(self, text: str) -> None:
-        """Remove a folder of our own making, whatever is in it. No link is followed."""
+        """Remove whatever is at a path. No link is followed."""
         self._let_go()
-        found = self.stat(text)
-        if found is None:
-            return
-        if stat.S_ISDIR(found.st_mode):
+        if self.stat(text) is not None:
             fd, name = self.parent(text)
             remove_tree(name, fd)
-        else:
-            self.remove(text)
 
     def sync(self, texts: set[str]) -> None:
         """Make sure that what was done in these folders survives a power cut."""
@@ -266,21 +284,57 @@ class Folder:
                     os.close(fd)
 
 
+def _replaced(path: str) -> InvalidStateError:
+    return InvalidStateError(
+        f"the folder {path} was replaced: something else is in its place, and was neither read nor changed; "
+        "put the folder back, or open or attach this one anew"
+    )
+
+
 def remove_tree(name: bytes | str, parent: int | None = None) -> None:
-    """Remove a folder with all in it. Folders that may not be changed are opened up first."""
-    _open_up(name, parent)
-    inner = os.open(name, _FOLDER, dir_fd=parent)
+    """Remove a folder with all in it, or the file or link at its place; nothing needs to be there.
+
+    Folders that may not be changed are opened up first. Inner folders are moved up into the outermost one
+    before they are emptied: no nesting is too deep for the stack, or for the number of open files.
+    """
     try:
-        with os.scandir(inner) as entries:
-            found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-        for each, is_folder in found:
-            if is_folder:
-                remove_tree(each, inner)
-            else:
-                os.unlink(each, dir_fd=inner)
+        if not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+            os.unlink(name, dir_fd=parent)
+            return
+    except FileNotFoundError:
+        return
+    _open_up(name, parent)
+    top = os.open(name, _FOLDER, dir_fd=parent)
+    try:
+        folders = _unlink_files(top)
+        prefix, number = f".everthread-removing-{os.urandom(6).hex()}-", 0
+        while folders:
+            each = folders.pop()
+            _open_up(each, top)
+            fd = os.open(each, _FOLDER, dir_fd=top)
+            try:
+                for inner in _unlink_files(fd):
+                    # Moving a folder changes its entry "..".
+                    _open_up(inner, fd)
+                    number += 1
+                    os.rename(inner, f"{prefix}{number}", src_dir_fd=fd, dst_dir_fd=top)
+                    folders.append(f"{prefix}{number}")
+            finally:
+                os.close(fd)
+            os.rmdir(each, dir_fd=top)
     finally:
-        os.close(inner)
+        os.close(top)
     os.rmdir(name, dir_fd=parent)
+
+
+def _unlink_files(fd: int) -> list[str]:
+    """Remove what is no folder from an open folder; return the names of the folders in it."""
+    with os.scandir(fd) as entries:
+        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    for name, is_folder in found:
+        if not is_folder:
+            os.unlink(name, dir_fd=fd)
+    return [name for name, is_folder in found if is_folder]
 
 
 def _open_up(name: bytes | str, parent: int | None) -> None:

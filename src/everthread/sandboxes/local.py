@@ -1,14 +1,17 @@
 """Sandboxes of this machine: a directory is a cache of one version. Any machine can go on with any sandbox.
 
-A directory is marked dirty before anything runs in it, and clean, with its version, after it was saved.
-Whoever dies in between leaves one that nobody trusts: it is made anew from the version that is asked for.
+A directory is marked dirty before anything runs in it, and clean, with its version, after it was saved. If a
+process dies in between, the directory is rebuilt from the version that is asked for. If a directory can't be
+saved when its owner leaves it, it is set aside: it is never emptied then.
 """
 
 from __future__ import annotations
 
 import datetime
 import fcntl
+import logging
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,6 +22,7 @@ import msgspec
 
 from everthread.arguments import check_name, check_seconds
 from everthread.errors import (
+    ConflictError,
     EverthreadError,
     InvalidStateError,
     InvalidValueError,
@@ -28,8 +32,15 @@ from everthread.errors import (
     ThreadNotFoundError,
     UsageError,
 )
-from everthread.sandboxes.directory import Saved, Scan, holds_content, restore_directory, save_directory
-from everthread.sandboxes.disk import Folder, remove_tree
+from everthread.sandboxes.directory import (
+    Everything,
+    Saved,
+    Scan,
+    holds_content,
+    restore_within,
+    save_directory,
+)
+from everthread.sandboxes.disk import Folder, Identity, identity, read_file, remove_tree
 from everthread.sandboxes.files import DEFAULT_FILE_LIMITS, FileLimits, Files, SnapshotRef
 from everthread.sandboxes.folders import forget_folder, note_folder
 from everthread.sandboxes.paths import AnyPath, shown
@@ -52,12 +63,19 @@ _PAUSE_S = 0.02
 _OWN_PIN = datetime.datetime(2999, 9, 9, tzinfo=datetime.UTC)
 
 
+_FILES = "files"
+_MARK_BYTES_MAX = 4096
+_log = logging.getLogger("everthread")
+
+
 class _Mark(msgspec.Struct, frozen=True):
     """What a directory holds: a version of a thread, or nobody knows what (``None``)."""
 
     uid: str
     version: str | None
     boot: str
+    #: False if contents that no version holds are in it, since they couldn't be saved.
+    is_whole: bool = True
 
 
 class LocalSandboxes:
@@ -187,18 +205,23 @@ class Sandbox:
     ) -> None:
         self.id = sandbox_id
         self.files = files
-        self.path = os.path.join(place, "files")
+        self.path = os.path.join(place, _FILES)
         self.shutdown = shutdown
         #: Whether closing it does anything.
         self.is_owned = True
         #: The snapshot that it began with, if it was made just now.
         self.base: SnapshotRef | None = None
-        #: What the last save came to.
+        #: The report of the last save, which names what was left out.
         self.last: Saved | None = None
+        #: The path of the directory that was set aside because it couldn't be saved as a whole.
+        self.set_aside: str | None = None
         self._sandboxes = sandboxes
         self._place = place
         self._session = session
-        self._lock = -1
+        #: The open folder that holds the directory, and the lock in it.
+        self._parent = self._lock = -1
+        self._root: Identity = (0, 0)
+        self._is_whole = True
         self._cache = StatCache(os.path.join(place, "stat"))
 
     @classmethod
@@ -215,8 +238,14 @@ class Sandbox:
         try:
             if at is not None:
                 self._go_back(at.version if isinstance(at, SnapshotRef) else at)
-            if not self._is_clean():
+            mark = self._mark()
+            self._is_whole = mark is None or mark.is_whole
+            if not self._is_clean(mark):
+                if not self._is_whole:
+                    self._set_directory_aside()
                 self._rebuild()
+            else:
+                self._root = self._directory() or (0, 0)
             note_folder(self._sandboxes.store.core, self.path)
             if is_new and self.shutdown == "snapshot":
                 self.base = self.files.head
@@ -228,12 +257,13 @@ class Sandbox:
             raise
 
     def _take_lock(self, timeout_s: float) -> None:
+        flags = os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             os.makedirs(self._place, mode=0o700, exist_ok=True)
-            self._lock = os.open(
-                os.path.join(self._place, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-            )
+            self._parent = os.open(self._place, os.O_RDONLY | os.O_DIRECTORY | flags)
+            self._lock = os.open("lock", os.O_RDWR | os.O_CREAT | flags, 0o600, dir_fd=self._parent)
         except OSError as error:
+            self._leave()
             raise StorageWriteError(f"{self._place} can't be made: {shown(error)}") from None
         until = time.monotonic() + timeout_s
         while True:
@@ -254,16 +284,23 @@ class Sandbox:
         if head is not None and wanted.id not in (head.id, head.source if head.kind == "rewind" else None):
             self.files.rewind(wanted)
 
-    def _is_clean(self) -> bool:
+    def _directory(self) -> Identity | None:
+        """Return the identity of the directory; ``None`` if there is none, or something else in its place."""
+        with suppress(FileNotFoundError):
+            found = os.stat(_FILES, dir_fd=self._parent, follow_symlinks=False)
+            return identity(found) if stat.S_ISDIR(found.st_mode) else None
+        return None
+
+    def _is_clean(self, mark: _Mark | None) -> bool:
         """Whether the directory holds what the newest version says: by its mark, and by a look at it."""
-        mark, head = self._mark(), self.files.head
+        head = self.files.head
         if mark is None or head is None or mark.version != head.version or mark.uid != self.files.thread.uid:
             return False
-        if mark.boot != boot_id() or not os.path.isdir(self.path):
+        if mark.boot != boot_id() or self._directory() is None:
             return False
         try:
-            with Folder(self.path) as folder:
-                scan = Scan(folder, self.files.tree, self._cache, self.files.limits, None)
+            with Folder(self.path, parent=self._parent) as folder:
+                scan = Scan(folder, self.files.tree, self._cache, self.files.limits, Everything())
                 scan.run()
                 for text in scan.changed:
                     # Written just now, perhaps once more since: only its content tells.
@@ -280,28 +317,53 @@ class Sandbox:
 
     def _rebuild(self) -> None:
         self._set_mark(None)
-        with suppress(FileNotFoundError):
-            remove_tree(self.path)
-        self._cache.forget()
-        restore_directory(self.files, self.path)
+        self._empty()
+        restore_within(self.files, self.path, self._parent)
+        self._root, self._is_whole = self._directory() or (0, 0), True
         self._set_mark(self.files.head)
 
-    def _mark(self) -> _Mark | None:
+    def _empty(self) -> None:
         try:
-            with open(os.path.join(self._place, "mark"), "rb") as file:
-                return msgspec.json.decode(file.read(), type=_Mark)
-        except (OSError, msgspec.MsgspecError):
-            return None
+            remove_tree(_FILES, self._parent)
+            found = os.stat(self._place, follow_symlinks=False)
+        except OSError as error:
+            raise StorageWriteError(f"{self.path} can't be removed: {shown(error)}") from error
+        if identity(found) == identity(os.fstat(self._parent)):
+            self._cache.forget()
+
+    def _set_directory_aside(self) -> None:
+        """Move the directory to another name, where nothing removes it."""
+        name = f"unsaved-{self._sandboxes.store.core.runtime.random_bytes(6).hex()}"
+        try:
+            os.rename(_FILES, name, src_dir_fd=self._parent, dst_dir_fd=self._parent)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StorageWriteError(f"{self.path} can't be set aside: {shown(error)}") from error
+        self.set_aside = os.path.join(self._place, name)
+        note_folder(self._sandboxes.store.core, self.set_aside)
+        _log.warning(
+            "the directory of the sandbox %r couldn't be saved as a whole: it was set aside at %s",
+            self.id,
+            self.set_aside,
+        )
+
+    def _mark(self) -> _Mark | None:
+        with suppress(msgspec.MsgspecError):
+            return msgspec.json.decode(read_file("mark", self._parent, _MARK_BYTES_MAX), type=_Mark)
+        return None
 
     def _set_mark(self, at: SnapshotRef | None) -> None:
-        mark = _Mark(self.files.thread.uid or "", None if at is None else at.version, boot_id())
-        path = os.path.join(self._place, "mark")
+        version = None if at is None else at.version
+        mark = _Mark(self.files.thread.uid or "", version, boot_id(), self._is_whole)
         try:
-            with open(f"{path}.new", "wb") as file:
+            remove_tree("mark.new", self._parent)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            with open(os.open("mark.new", flags, 0o600, dir_fd=self._parent), "wb") as file:
                 file.write(msgspec.json.encode(mark))
-            os.replace(f"{path}.new", path)
+            os.replace("mark.new", "mark", src_dir_fd=self._parent, dst_dir_fd=self._parent)
         except OSError as error:
-            raise StorageWriteError(f"{path} can't be written: {shown(error)}") from None
+            raise StorageWriteError(f"{self._place}/mark can't be written: {shown(error)}") from None
 
     # ── working ──────────────────────────────────────────────────────────────────────────────
 
@@ -319,14 +381,33 @@ class Sandbox:
 
     def save(self, label: str | None = None) -> SnapshotRef:
         """Make the directory, as it is, a version. The version before that this sandbox made is released:
-        retention may take it."""
+        retention may take it.
+
+        Pipes, sockets, devices, and what can't be read or exceeds a limit of one file, are left out and named
+        in ``last.left_out``. Raises :class:`LimitError` if the directory as a whole exceeds a limit,
+        :class:`InvalidStateError` if something else was put in its place.
+        """
         self._check()
         self._set_mark(None)
-        self.last = save_directory(self.files, self.path, label=label, cache=self._cache)
+        tree = dict(self.files.tree)
+        try:
+            self.last = self._save(label)
+        except ConflictError:
+            # Another writer committed to the thread. If it left the files alone, none of its work is undone.
+            self.files.thread.refresh()
+            if self.files.tree != tree:
+                raise
+            self.last = self._save(label)
+        self._is_whole = self.last.is_whole
         made = self.last.snapshot
         self._set_mark(made)
         self._release(made)
         return made
+
+    def _save(self, label: str | None) -> Saved:
+        return save_directory(
+            self.files, self.path, label=label, cache=self._cache, choice=Everything(), root=self._root
+        )
 
     def _release(self, made: SnapshotRef) -> None:
         """Keep the snapshot that was just made, whatever retention says, and let go of those before it."""
@@ -340,7 +421,7 @@ class Sandbox:
             thread.pin(made.version, _OWN_PIN)
 
     def discard(self) -> None:
-        """Make the directory what the newest version is; what was done since is gone."""
+        """Make the directory what the newest version is, and drop what was done since."""
         self._check()
         self._rebuild()
 
@@ -351,13 +432,17 @@ class Sandbox:
     # ── leaving ──────────────────────────────────────────────────────────────────────────────
 
     def close(self) -> SnapshotRef | None:
-        """Leave the sandbox as its ``shutdown`` says; the snapshot that this made. May be called twice."""
+        """Leave the sandbox as its ``shutdown`` says; the snapshot that this made. May be called twice.
+
+        If the directory can't be saved, it is set aside; the error, which :meth:`save` raises as well, and
+        ``set_aside`` say where.
+        """
         if self._lock < 0 or not self.is_owned:
             return None
         made: SnapshotRef | None = None
         try:
             if self.shutdown != "destroy":
-                made = self.save()
+                made = self._last_save()
                 if self._session is not None:
                     self._session.exit_snapshot = made.plain()
             if self.shutdown != "keep":
@@ -369,17 +454,32 @@ class Sandbox:
             self._leave()
         return made
 
+    def _last_save(self) -> SnapshotRef:
+        try:
+            return self.save()
+        except BaseException as error:
+            self._set_directory_aside()
+            if self.set_aside is not None:
+                words = f"the directory was set aside at {self.set_aside}"
+                if isinstance(error, EverthreadError):
+                    error.args = (f"{error}; {words}", *error.args[1:])
+                else:
+                    error.add_note(words)
+            raise
+
     def _remove_directory(self) -> None:
         self._set_mark(None)
-        with suppress(FileNotFoundError):
-            remove_tree(self.path)
-        self._cache.forget()
+        if self.shutdown != "destroy" and not self._is_whole:
+            self._set_directory_aside()
+        self._empty()
         forget_folder(self._sandboxes.store.core, self.path)
 
     def _leave(self) -> None:
-        if self._lock >= 0 and self.is_owned:
-            os.close(self._lock)
-            self._lock = -1
+        if self.is_owned:
+            for fd in (self._lock, self._parent):
+                if fd >= 0:
+                    os.close(fd)
+            self._lock = self._parent = -1
 
     def __enter__(self) -> Self:
         return self

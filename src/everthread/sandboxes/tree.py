@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from everthread.errors import StateCorruptedError
-from everthread.sandboxes.paths import parents, text_name
+from everthread.errors import InvalidValueError, StateCorruptedError
+from everthread.sandboxes.paths import DEPTH_MAX, parents, text_bytes, text_name
 
 #: Where the document of a thread has its tree.
 TREE = "files"
@@ -81,7 +81,7 @@ class FileInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 def link_target(entry: Mapping[str, Any], path: str) -> bytes:
     target = entry.get(LINK)
-    if type(target) is not bytes or not target:
+    if type(target) is not bytes or not target or b"\0" in target:
         raise StateCorruptedError(f"the tree says nothing sensible of the link {path!a}", where=path)
     return target
 
@@ -112,18 +112,21 @@ def read_tree(document: Any) -> Tree:
     return tree
 
 
-def check_places(tree: Tree) -> None:
-    """Raise :class:`StateCorruptedError` unless whatever has something in it is a folder, and each path is
-    one: nothing of a tree that passes leads out of its folder."""
-    for path in tree:
-        if path.startswith("/") or path.endswith("/") or not path or "\0" in path:
-            raise StateCorruptedError(f"{path!a} is no path of a tree", where=path)
+def check_tree(tree: Tree) -> None:
+    """Raise :class:`StateCorruptedError` unless each path is one, has a sensible entry, and lies in folders
+    only: a tree that passes leads nowhere out of its folder."""
+    for path, entry in tree.items():
         parts = path.split("/")
-        if ".." in parts or "" in parts or "." in parts:
-            raise StateCorruptedError(f"{path!a} is no path of a tree", where=path)
+        if "\0" in path or len(parts) > DEPTH_MAX + 1 or not {"", ".", ".."}.isdisjoint(parts):
+            raise StateCorruptedError(f"{path[:120]!a} is no path of a tree", where=path)
         for above in parents(path):
             if type(tree.get(above, FOLDER_MODE)) is not int:
                 raise StateCorruptedError(f"{path!a} lies in something that is no folder", where=path)
+        try:
+            text_bytes(path)
+        except (InvalidValueError, UnicodeEncodeError):
+            raise StateCorruptedError(f"{path[:120]!a} is no path of a tree", where=path) from None
+        describe(path, entry)
 
 
 def with_folders(tree: Tree) -> Tree:

@@ -21,6 +21,7 @@ import msgspec
 from everthread.detectors import Detector, secrets
 from everthread.errors import (
     ConflictError,
+    EverthreadError,
     InvalidStateError,
     InvalidValueError,
     NotFoundError,
@@ -37,11 +38,11 @@ from everthread.sandboxes.directory import (
     restore_directory,
     save_directory,
 )
-from everthread.sandboxes.disk import Folder, remove_tree
+from everthread.sandboxes.disk import Folder, identity
 from everthread.sandboxes.files import DEFAULT_FILE_LIMITS, FileLimits, Files, FilesView
 from everthread.sandboxes.folders import note_folder
 from everthread.sandboxes.ignore import IgnoreRules
-from everthread.sandboxes.paths import AnyPath, parents, shown, text_name
+from everthread.sandboxes.paths import AnyPath, bytes_text, parents, shown, text_name
 from everthread.sandboxes.stat_cache import StatCache
 from everthread.sandboxes.tree import (
     MODE_BITS,
@@ -50,12 +51,14 @@ from everthread.sandboxes.tree import (
     FileEntry,
     FilesDiff,
     Tree,
-    check_places,
+    check_tree,
     compare,
     link_target,
     with_folders,
 )
-from everthread.threads.sync.journals import FILES, beside
+from everthread.stores.contract import StaleCell
+from everthread.stores.urls import unquoted
+from everthread.threads.sync.journals import FILES, beside, every_cell, space_beside
 from everthread.threads.sync.thread import Thread
 from everthread.threads.sync.workspace import RecordedFiles, recorded_at
 
@@ -68,7 +71,13 @@ _TRIES = 5
 _PAUSE_S = 0.02
 #: Larger files aren't looked through for secrets.
 _SEARCHED_BYTES_MAX = 4 * 1024 * 1024
-_PLAN = "plan"
+#: Where the store keeps the plans of restores that are under way: cells, called after the uid of the thread
+#: and the folder, within the working folder, that the restore keeps its files in.
+_RESTORES = "restores"
+#: What a SQLite store, or a keyring in one, has beside its file.
+_SQLITE_ENDINGS = tuple(
+    f"{search}{ending}" for search in ("", "-search") for ending in ("", "-wal", "-shm", "-journal", "-lock")
+)
 
 
 class Interrupted(msgspec.Struct, frozen=True):
@@ -93,9 +102,9 @@ class _Choice:
     def __init__(self, path: str, detectors: Iterable[Detector], apart: Iterable[str]) -> None:
         self._rules = IgnoreRules()
         self._detectors = list(detectors)
-        self._path = path
-        #: Paths of the store itself: what it writes while it records must not be recorded.
-        self._apart = tuple(each[len(path) + 1 :] for each in apart if each.startswith(f"{path}/"))
+        #: Paths of the store and its keyring: what these write while the folder is recorded must not be.
+        within = [each for each in apart if each.startswith(f"{path}/")]
+        self._apart = {bytes_text(os.fsencode(os.path.relpath(each, path))) for each in within}
         names = "\0".join(f"{each.name}" for each in self._detectors)
         self.digest = sha256(names.encode("utf-8", "surrogatepass")).digest()[:8]
 
@@ -103,9 +112,7 @@ class _Choice:
         self._rules.enter(prefix, fd)
 
     def enters(self, text: str, name: str, is_folder: bool) -> bool:
-        if self._apart and text.startswith(self._apart):
-            return False
-        return not self._rules.ignores(text, name, is_folder)
+        return text not in self._apart and not self._rules.ignores(text, name, is_folder)
 
     def objection(self, text: str, data: bytes) -> str | None:
         if not self._detectors or len(data) > _SEARCHED_BYTES_MAX or b"\0" in data[:8192]:
@@ -136,13 +143,12 @@ class Workspace:
             )
         #: The folder, with no link in its path.
         self.path = os.path.realpath(given)
+        self._root = identity(os.stat(self.path, follow_symlinks=False))
         self._core = core
         self._uid = uid
         self._limits = limits
         self._files = Files(Thread(beside(core, FILES), uid), limits=limits)
-        self._choice = _Choice(
-            self.path, secrets() if detectors is None else detectors, _own_paths(core.backend.url)
-        )
+        self._choice = _Choice(self.path, secrets() if detectors is None else detectors, _own_paths(core))
         kept = os.path.join(os.path.expanduser("~"), ".everthread", "workspaces")
         name = sha256(os.fsencode(f"{self.path}\0{uid}")).hexdigest()[:32]
         self._cache = StatCache(os.path.join(kept, f"{name}.stat"))
@@ -157,7 +163,8 @@ class Workspace:
 
     def save(self, label: str | None = None) -> Saved:
         """Record the folder as it is now, as a version of the files beside the thread. Committing the thread
-        does so by itself. Raises :class:`InvalidStateError` after a restore that was cut short."""
+        does so by itself. Raises :class:`InvalidStateError` after a restore that was cut short, or if the
+        folder was replaced."""
         with self._locked():
             return self._save(label)[1]
 
@@ -165,12 +172,16 @@ class Workspace:
         """Also the version that the files stood at before."""
         if (cut_short := self.interrupted()) is not None:
             raise InvalidStateError(str(cut_short))
-        self._tidy()
         for left in reversed(range(_TRIES)):
             try:
                 before = self._standing()
                 self.last = save_directory(
-                    self._files, self.path, label=label, cache=self._cache, choice=self._choice
+                    self._files,
+                    self.path,
+                    label=label,
+                    cache=self._cache,
+                    choice=self._choice,
+                    root=self._root,
                 )
                 return before, self.last
             except ConflictError:
@@ -229,64 +240,110 @@ class Workspace:
     # ── restoring ────────────────────────────────────────────────────────────────────────────
 
     def interrupted(self) -> Interrupted | None:
-        """The restore that was cut short and left this folder with files of two versions, if there is one."""
+        """The restore that was cut short and left this folder with files of two versions, if there is one.
+
+        The plan of a restore is in the store, with the thread; the folder holds nothing that is believed.
+        """
+        with self._opened() as folder:
+            found = self._plan(folder)
+        return None if found is None else found[2]
+
+    def _plan(self, folder: Folder) -> tuple[str, int, Interrupted] | None:
+        """Return the name of the restore that is under way in this folder, the revision of its plan, and the
+        plan."""
+        # No restore is under way without this folder: the store needn't be asked.
+        if folder.stat(RESTORING) is not None:
+            prefix = f"{self._uid}/"
+            for cell_name, cell in every_cell(self._core, space_beside(self._core.space, _RESTORES), prefix):
+                name = cell_name.removeprefix(prefix)
+                if folder.stat(f"{RESTORING}/{name}") is not None:
+                    with suppress(msgspec.MsgspecError):
+                        plan = msgspec.json.decode(cell.value, type=Interrupted)
+                        return name, cell.revision, plan
+        return None
+
+    def _set_plan(self, name: str, revision: int, plan: Interrupted | None) -> None:
+        space = space_beside(self._core.space, _RESTORES)
+        value = None if plan is None else msgspec.json.encode(plan)
+        now_us = self._core.runtime.now_us()
         try:
-            with open(os.path.join(self.path, RESTORING, _PLAN), "rb") as file:
-                return msgspec.json.decode(file.read(), type=Interrupted)
-        except FileNotFoundError:
-            return None
-        except (OSError, msgspec.MsgspecError):
-            # The folder is there before its plan, and nothing else is done before that.
-            return None
+            self._core.backend.swap(space, f"{self._uid}/{name}", revision, value, now_us)
+        except StaleCell:
+            raise StoreBusyError(f"another process restores the folder {self.path}; try again") from None
 
     def begin(self, version: str) -> Restored:
         """Make the folder what the files were at a version. Until :meth:`finish` it counts as under way.
 
-        What was changed since the last save is saved first. What isn't recorded, and what somebody changes
-        meanwhile, is left as it is and named.
+        What was changed since the last save is saved first. What isn't recorded, and what another process
+        changes meanwhile, is left as it is and named.
         """
-        with self._locked():
-            return self._begin(version)
+        with self._locked(), self._opened() as folder:
+            found = self._plan(folder)
+            if found is None:
+                self._save()
+                name, revision = self._core.runtime.random_bytes(16).hex(), 0
+                before = self._known_standing()
+                known = self._views([before])
+            else:
+                name, revision, cut_short = found
+                before = cut_short.before
+                known = self._views([before, cut_short.target])
+            target = self._files.at(version)
+            check_tree(target.tree)
+            self._make_staging(folder, name)
+            self._set_plan(name, revision, Interrupted(version, before))
+            prefix = f"{RESTORING}/{name}/{self._core.runtime.random_bytes(4).hex()}-"
+            self.restored = _Restore(folder, target, known, prefix).run()
+            return self.restored
 
-    def _begin(self, version: str) -> Restored:
-        cut_short = self.interrupted()
-        if cut_short is None:
-            self._save()
-            before = self._known_standing()
-            known = [self._files.at(before)]
-        else:
-            before = cut_short.before
-            known = [self._files.at(cut_short.before), self._files.at(cut_short.target)]
-        target = self._files.at(version)
-        check_places(with_folders(target.tree))
-        self._write_plan(Interrupted(version, before))
-        try:
-            with Folder(self.path) as folder:
-                self.restored = _Restore(folder, target, known).run()
-                return self.restored
-        except OSError as error:
-            raise StorageWriteError(
-                f"{self.path} can't be restored: {shown(error)}. {self.interrupted()}"
-            ) from error
+    def _views(self, versions: list[str]) -> list[FilesView]:
+        """Return the files at these versions, as far as retention has left them."""
+        found: list[FilesView] = []
+        for version in versions:
+            with suppress(NotFoundError):
+                found.append(self._files.at(version))
+        return found
+
+    def _make_staging(self, folder: Folder, name: str) -> None:
+        """Make the folder for files that are about to be put in place; a power cut leaves it there."""
+        there = folder.stat(RESTORING)
+        if there is not None and not stat.S_ISDIR(there.st_mode):
+            folder.remove_all(RESTORING)
+        folder.make_folder(RESTORING)
+        folder.unlock(RESTORING)
+        folder.make_folder(f"{RESTORING}/{name}")
+        folder.sync({RESTORING, ""})
 
     def finish(self) -> None:
         """The restore is complete: the files stand at the version that it went to."""
-        with self._locked():
-            plan = self.interrupted()
-            if plan is None:
+        with self._locked(), self._opened() as folder:
+            found = self._plan(folder)
+            if found is None:
                 return
+            name, revision, plan = found
             self._files.thread.refresh()
             if self._standing() != plan.target:
                 self._files.rewind(plan.target)
             self._cache.forget()
-            # With the plan the restore is over, whatever is left beside it.
-            os.unlink(os.path.join(self.path, RESTORING, _PLAN))
-            self._tidy()
+            # Without its plan the restore is over, whatever is left of its files.
+            self._set_plan(name, revision, None)
+            folder.remove_all(f"{RESTORING}/{name}")
+            folder.remove(RESTORING)
 
-    def _tidy(self) -> None:
-        """Remove what a restore has left behind, which is over or never began."""
-        with Folder(self.path) as folder:
-            folder.remove_all(RESTORING)
+    @contextmanager
+    def _opened(self) -> Iterator[Folder]:
+        """Open the folder, and no other that was put in its place."""
+        folder = Folder(self.path, self._root)
+        try:
+            yield folder
+        except OSError as error:
+            words = f"{self.path} can't be restored: {shown(error)}"
+            with suppress(EverthreadError, OSError):
+                if (found := self._plan(folder)) is not None:
+                    words += f". {found[2]}"
+            raise StorageWriteError(words) from error
+        finally:
+            folder.close()
 
     def undo(self) -> Restored:
         """After a restore that was cut short: bring back what was there before it. Raises
@@ -304,28 +361,11 @@ class Workspace:
         """Put the files of a version into the folder, which must be empty: the folder of a fork."""
         if version is None:
             return
-        os.rmdir(self.path)
         restore_directory(self._files.at(version), self.path)
+        self._root = identity(os.stat(self.path, follow_symlinks=False))
         head = self._files.thread.head
         if head is not None and self._standing() != version:
             self._files.rewind(version)
-
-    def _write_plan(self, plan: Interrupted) -> None:
-        place = os.path.join(self.path, RESTORING)
-        with suppress(FileNotFoundError):
-            remove_tree(place)
-        os.mkdir(place, 0o700)
-        with open(os.path.join(place, f"{_PLAN}.new"), "wb") as file:
-            file.write(msgspec.json.encode(plan))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(os.path.join(place, f"{_PLAN}.new"), os.path.join(place, _PLAN))
-        for each in (place, self.path):
-            fd = os.open(each, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
 
     @contextmanager
     def _locked(self, timeout_s: float = 60.0) -> Iterator[None]:
@@ -417,7 +457,9 @@ def empty_view(thread: Thread) -> FilesView:
 class _Restore:
     """One folder on its way from the versions that it may hold files of to another one."""
 
-    def __init__(self, folder: Folder, target: FilesView, known: list[FilesView]) -> None:
+    def __init__(self, folder: Folder, target: FilesView, known: list[FilesView], prefix: str) -> None:
+        #: What the paths of files begin with that are about to be put in place.
+        self._prefix = prefix
         self._folder = folder
         self._target = target
         self._known = known
@@ -547,7 +589,7 @@ class _Restore:
 
     def _staged(self) -> str:
         self._number += 1
-        return f"{RESTORING}/{self._number}"
+        return f"{self._prefix}{self._number}"
 
     def _put(self, staged: str, text: str) -> None:
         self._open_parent(text)
@@ -561,14 +603,22 @@ class _Restore:
             self._folder.unlock(above)
 
 
-def _own_paths(url: str) -> list[str]:
-    """Where a store keeps itself on this machine: its file, with what lies beside it under the same name, or
-    its folder."""
-    for scheme in ("sqlite:///", "file://"):
-        if url.startswith(scheme):
-            path = url[len(scheme) :].partition("?")[0]
-            return [os.path.realpath(path)]
-    return []
+def _own_paths(core: Core) -> list[str]:
+    """Return where the store and its keyring are on this machine: databases, with what is beside them, and
+    folders."""
+    scheme, _, rest = core.backend.url.partition("://")
+    location = unquoted(rest.partition("?")[0])
+    databases = [location.removeprefix("/")] if scheme == "sqlite" else []
+    others = [location] if scheme == "file" else []
+    with suppress(EverthreadError):
+        keyring: Any = core.vault.keyring
+        if (folder := getattr(keyring, "directory", None)) is not None:
+            others.append(str(folder))
+        if (file := getattr(keyring, "path", None)) is not None:
+            databases.append(str(file))
+            others += [f"{file}.master", f"{file}.master.next"]
+    found = [os.path.realpath(each) for each in others]
+    return found + [os.path.realpath(each) + ending for each in databases for ending in _SQLITE_ENDINGS]
 
 
 def check_empty(path: AnyPath) -> str:

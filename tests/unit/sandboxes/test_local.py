@@ -5,25 +5,36 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import everthread
 from everthread import Retention, Store
 from everthread.errors import (
+    ConflictError,
     InvalidStateError,
     InvalidValueError,
+    LimitError,
     StoreBusyError,
     ThreadExistsError,
     ThreadNotFoundError,
     UsageError,
 )
-from everthread.sandboxes import AsyncFiles, AsyncLocalSandboxes, Files, LocalSandboxes, SnapshotRef
+from everthread.sandboxes import (
+    AsyncFiles,
+    AsyncLocalSandboxes,
+    FileLimits,
+    Files,
+    LocalSandboxes,
+    SnapshotRef,
+)
 from tests.kit.trees import held
 
 
@@ -225,6 +236,170 @@ def test_hostile_contents_of_a_sandbox_dont_lead_out_when_it_is_removed(
         os.chmod(os.path.join(box.path, "d"), 0)
     assert not os.path.exists(box.path)
     assert held(outside) == {b"precious": ("file", 0o644, b"x")}
+
+
+@pytest.mark.parametrize("shutdown", ["snapshot", "keep"])
+def test_pipes_and_sockets_are_left_out_by_name_and_the_work_is_saved(
+    sandboxes: LocalSandboxes, monkeypatch: pytest.MonkeyPatch, shutdown: Any
+) -> None:
+    with (
+        sandboxes.open("a", shutdown=shutdown) as box,
+        socket.socket(socket.AF_UNIX) as listening,
+        box.working() as path,
+    ):
+        write(path, "result", "hours of work")
+        os.mkfifo(f"{path}/pipe")
+        # The path of a socket must be short.
+        monkeypatch.chdir(path)
+        listening.bind("agent.sock")
+        monkeypatch.undo()
+    assert box.last is not None
+    assert dict(box.last.left_out) == {"agent.sock": "a socket", "pipe": "a pipe"}
+    assert box.set_aside is None
+    with sandboxes.open("a", shutdown="keep") as box:
+        assert read(box.path, "result") == "hours of work"
+        # What has no content isn't missed, and in a directory that was kept it is still there.
+        assert ("pipe" in os.listdir(box.path)) == (shutdown == "keep")
+
+
+def test_what_exceeds_a_limit_isnt_saved_and_isnt_lost_either(store: Store, tmp_path: Path) -> None:
+    sandboxes = LocalSandboxes(store, tmp_path / "boxes", limits=FileLimits(file_bytes_max=10))
+    with sandboxes.open("a", shutdown="keep") as box:
+        write(box.path, "small", "small")
+        write(box.path, "large", "more than ten bytes")
+    # The directory was kept, and is used as it is.
+    with sandboxes.open("a", shutdown="snapshot") as box:
+        assert sorted(os.listdir(box.path)) == ["large", "small"]
+    assert box.set_aside is not None
+    assert not os.path.exists(box.path)
+    assert (read(box.set_aside, "large"), read(box.set_aside, "small")) == ("more than ten bytes", "small")
+    with sandboxes.open("a") as box:
+        assert os.listdir(box.path) == ["small"]
+
+
+def test_a_directory_with_more_than_was_saved_is_set_aside_before_it_is_rebuilt(
+    store: Store, tmp_path: Path
+) -> None:
+    sandboxes = LocalSandboxes(store, tmp_path / "boxes", limits=FileLimits(file_bytes_max=10))
+    with sandboxes.open("a", shutdown="keep") as box:
+        first = box.save()
+        write(box.path, "large", "more than ten bytes")
+        write(box.path, "small", "small")
+    with sandboxes.open("a", at=first, shutdown="keep") as box:
+        assert os.listdir(box.path) == []
+        assert box.set_aside is not None
+        assert read(box.set_aside, "large") == "more than ten bytes"
+
+
+@pytest.mark.parametrize("shutdown", ["snapshot", "keep"])
+def test_a_directory_that_cant_be_saved_is_set_aside_and_the_error_says_where(
+    store: Store, tmp_path: Path, shutdown: Any
+) -> None:
+    sandboxes = LocalSandboxes(store, tmp_path / "boxes", limits=FileLimits(files_max=2))
+    box = sandboxes.open("a", shutdown=shutdown)
+    for name in ("one", "two", "three"):
+        write(box.path, name, "hours of work")
+    with pytest.raises(LimitError, match="more than 2 files") as caught:
+        box.close()
+    assert box.set_aside is not None
+    assert f"the directory was set aside at {box.set_aside}" in str(caught.value)
+    with sandboxes.open("a", shutdown="keep") as again:
+        assert os.listdir(again.path) == []
+    assert sorted(os.listdir(box.set_aside)) == ["one", "three", "two"]
+    # An erasure can't reach it, and names it.
+    store.users.set("ann", "email", "a@b")
+    assert any(box.set_aside in words for words in store.erase("ann").unreached)
+
+
+def test_a_commit_to_the_thread_of_a_sandbox_doesnt_keep_its_work_from_being_saved(
+    store: Store, sandboxes: LocalSandboxes
+) -> None:
+    with sandboxes.open("a", shutdown="snapshot") as box:
+        write(box.path, "result", "hours of work")
+        other = store.thread("sandboxes/a")
+        other.state["beside"] = 1
+        other.commit()
+    thread = store.thread("sandboxes/a")
+    assert thread.state["beside"] == 1
+    assert Files(thread).read("result") == b"hours of work"
+    box = sandboxes.open("a", shutdown="keep")
+    write(box.path, "result", "more work")
+    files = Files(store.thread("sandboxes/a"))
+    files.write("result", "by another writer")
+    files.save()
+    with pytest.raises(ConflictError, match="set aside at"):
+        box.close()
+    assert box.set_aside is not None
+    assert read(box.set_aside, "result") == "more work"
+    assert Files(store.thread("sandboxes/a")).read("result") == b"by another writer"
+
+
+@pytest.mark.parametrize("leave", ["save", "discard", "snapshot", "keep", "destroy"])
+def test_a_sandbox_whose_directory_was_swapped_for_a_link_touches_nothing_outside(
+    store: Store, sandboxes: LocalSandboxes, tmp_path: Path, leave: Any
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").write_text("a text of its owner")
+    (outside / "locked").mkdir(mode=0o500)
+    before = held(outside)
+    box = sandboxes.open("a", shutdown="destroy" if leave in ("save", "discard") else leave)
+    with box.working() as path:
+        write(path, "f", "saved")
+    first = box.save()
+    os.rename(box.path, f"{box.path}.moved")
+    os.symlink(outside, box.path)
+    if leave == "discard":
+        box.discard()
+        assert read(box.path, "f") == "saved"
+    elif leave == "destroy":
+        box.close()
+        assert not os.path.lexists(box.path)
+    else:
+        with pytest.raises(InvalidStateError, match="was replaced"):
+            (box.save if leave == "save" else box.close)()
+    if leave in ("snapshot", "keep"):
+        with sandboxes.open("a", at=first, shutdown="keep") as again:
+            assert read(again.path, "f") == "saved"
+            assert not os.path.islink(again.path)
+    box.close()
+    assert held(outside) == before
+    assert list(store.scan("a text of its owner")) == []
+
+
+def test_a_sandbox_whose_own_records_were_replaced_by_pipes_and_links_opens(
+    sandboxes: LocalSandboxes, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    outside.write_text("precious")
+    with sandboxes.open("a", shutdown="keep") as box:
+        write(box.path, "f", "saved")
+    place = Path(box.path).parent
+    (place / "mark").unlink()
+    os.mkfifo(place / "mark")
+    (place / "mark.new").symlink_to(outside)
+    with sandboxes.open("a", shutdown="keep") as box:
+        assert read(box.path, "f") == "saved"
+    assert outside.read_text() == "precious"
+
+
+def test_an_async_sandbox_that_cant_be_saved_is_set_aside(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with everthread.open_async(f"sqlite:///{tmp_path}/s.db") as store:
+            boxes = AsyncLocalSandboxes(store, tmp_path / "boxes", limits=FileLimits(files_max=1))
+            box = await boxes.open("a", shutdown="keep")
+            async with box.working() as path:
+                os.mkfifo(f"{path}/pipe")
+                write(path, "one", "1")
+            await box.save()
+            write(path, "two", "2")
+            with pytest.raises(LimitError, match="set aside at") as caught:
+                await box.close()
+            assert box.set_aside is not None
+            assert box.set_aside in str(caught.value)
+            assert sorted(os.listdir(box.set_aside)) == ["one", "pipe", "two"]
+
+    asyncio.run(work())
 
 
 def test_async_callers_have_sandboxes_and_files(tmp_path: Path) -> None:
