@@ -93,7 +93,7 @@ class FilePins:
                 if row.kind == REWIND:
                     found |= self._at(line, row.seq)
                 elif row.kind != PRUNED:
-                    found |= self._brought(row)
+                    found |= self._brought(row, first, last)
                 seq = row.first - 1
             else:
                 continue
@@ -104,11 +104,14 @@ class FilePins:
         state: LogState | None = self._reader.load(line, seq).snapshot.logs.get(FILES_LOG)
         return {state.pieces[-1][1] - 1} if state is not None and state.pieces else set()
 
-    def _brought(self, row: Row) -> set[int]:
-        whole = row.kind == PACK
+    def _brought(self, row: Row, first: int, last: int) -> set[int]:
+        """Return the positions that these versions added. A row may hold others, too: those after the version
+        that a fork was made from have positions that the fork doesn't know."""
         found: set[int] = set()
-        for change in self._reader.pack(row).changes if whole else [records.read_record(row.body)[1]]:
-            for log, _, _, insert, position, *_ in records.read_change(change).logs:
-                if log == FILES_LOG:
-                    found.update(range(position, position + insert))
+        changes = self._reader.pack(row).changes if row.kind == PACK else [records.read_record(row.body)[1]]
+        for seq, change in enumerate(changes, row.first):
+            if first <= seq <= last:
+                for log, _, _, insert, position, *_ in records.read_change(change).logs:
+                    if log == FILES_LOG:
+                        found.update(range(position, position + insert))
         return found

@@ -205,3 +205,37 @@ def test_retention_takes_contents_that_no_kept_version_has(
     with pytest.raises(everthread.VersionPrunedError):
         thread.rewind(versions[3], files=True)
     assert store.verify()
+
+
+@pytest.mark.parametrize("url", ["memory:", "sqlite:///{}/s.db"])
+def test_a_dry_run_of_gc_says_what_the_real_run_does_to_forks_with_files(
+    url: str, tmp_path: Path, seed: int
+) -> None:
+    rng = random.Random(seed)
+    folder = tmp_path / "work"
+    folder.mkdir()
+    with everthread.open(url.format(tmp_path), durability="process") as store:
+        threads = {"t0": store.thread("t0")}
+        threads["t0"].attach_workspace(folder)
+        for turn in range(120):
+            thread = threads[rng.choice(sorted(threads))]
+            if rng.random() < 0.3:
+                (folder / f"f{rng.randrange(3)}").write_text(f"turn {turn}")
+            thread.state["turn"] = turn
+            thread.commit()
+            head = thread.head
+            assert head is not None
+            if rng.random() < 0.1:
+                at = rng.randint(2, head.seq)
+                name = f"t{len(threads)}"
+                threads[name] = thread.fork(name, at=at)
+                if rng.random() < 0.7:
+                    threads[name].attach_workspace(folder)
+            elif rng.random() < 0.1:
+                thread.rewind(rng.randint(2, head.seq))
+        planned = store.gc(Retention(keep_last=5), dry_run=True)
+        done = store.gc(Retention(keep_last=5))
+        told = ("versions", "threads", "expired", "companions", "problems")
+        assert {each: getattr(planned, each) for each in told} == {each: getattr(done, each) for each in told}
+        assert done.problems == ()
+        assert store.verify()
