@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from everthread.codec import records
 from everthread.detectors import Detector, secrets
 from everthread.errors import (
     ConflictError,
@@ -257,14 +258,14 @@ class Workspace:
             for cell_name, cell in every_cell(self._core, space_beside(self._core.space, _RESTORES), prefix):
                 name = cell_name.removeprefix(prefix)
                 if folder.stat(f"{RESTORING}/{name}") is not None:
-                    with suppress(msgspec.MsgspecError):
-                        plan = msgspec.json.decode(cell.value, type=Interrupted)
-                        return name, cell.revision, plan
+                    with suppress(EverthreadError, msgspec.MsgspecError):
+                        data = records.expand(cell.value, "the plan of a restore")
+                        return name, cell.revision, msgspec.msgpack.decode(data, type=Interrupted)
         return None
 
     def _set_plan(self, name: str, revision: int, plan: Interrupted | None) -> None:
         space = space_beside(self._core.space, _RESTORES)
-        value = None if plan is None else msgspec.json.encode(plan)
+        value = None if plan is None else records.compress(msgspec.msgpack.encode(plan))
         now_us = self._core.runtime.now_us()
         try:
             self._core.backend.swap(space, f"{self._uid}/{name}", revision, value, now_us)
