@@ -268,7 +268,7 @@ class AsyncTurn(AwaitedFace):
         is used, whatever becomes of the turn."""
         self._check_open()
         added = checked_counts(counts or {}, more)
-        await self._runs.add_usage(added)
+        await self._runs.add_usage(added, self.number)
         for name, count in added.items():
             self._counts[name] = self._counts.get(name, 0) + count
 

@@ -243,7 +243,7 @@ class Turn(BlockingFace):
         is used, whatever becomes of the turn."""
         self._check_open()
         added = checked_counts(counts or {}, more)
-        self._runs.add_usage(added)
+        self._runs.add_usage(added, self.number)
         for name, count in added.items():
             self._counts[name] = self._counts.get(name, 0) + count
 
