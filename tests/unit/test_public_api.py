@@ -44,9 +44,9 @@ MEMBERS = {
         backup briefing capabilities close constraints cool copy_to erase erasure_reports events export gc
         hold holds import_from knowledge namespace redact refresh_documents release_hold restore resume
         rotate_keys scan search send session session_records stats thread threads url users verify""",
-    "Thread": """at attach_schema attach_workspace commit contains delete diff dirty discard effects expire fork
-        head history lock log logs merge messages name pin pins rebase recovered refresh rewind sign state step
-        step_result steps unpin update watch uid""",
+    "Thread": """at attach_schema attach_workspace commit contains delete diff dirty discard effects expire
+        fork head history lock log logs merge messages name pin pins rebase recovered refresh rewind sign
+        state step step_result steps unpin update watch uid""",
     "ErasureReport": """complete digest dry_run ended_us erasure from_plain held is_signed key_ids keyring
         master_rotated message needles noted_us places plain public_key residues sealed_bytes sealed_values
         signature stayed store summary survivors elsewhere unopened unreached user_values waiting""",
