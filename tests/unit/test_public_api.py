@@ -45,9 +45,9 @@ MEMBERS = {
         erasure_reports events export gc
         hold holds import_from knowledge namespace redact refresh_documents release_hold restore resume
         rotate_keys scan search send session session_records stats thread threads url users verify""",
-    "Thread": """at attach_workspace commit contains delete diff dirty discard effects expire fork head
-        history lock log logs merge messages name pin pins rebase recovered refresh rewind sign state step
-        step_result steps unpin update watch uid""",
+    "Thread": """at attach_schema attach_workspace commit contains delete diff dirty discard effects expire
+        fork head history lock log logs merge messages name pin pins rebase recovered refresh rewind sign
+        state step step_result steps unpin update watch uid""",
     "ErasureReport": """complete digest dry_run ended_us erasure from_plain held is_signed key_ids keyring
         master_rotated message needles noted_us places plain public_key residues sealed_bytes sealed_values
         signature stayed store summary survivors elsewhere unopened unreached user_values waiting""",
@@ -85,7 +85,7 @@ MEMBERS = {
         wait_for_input work""",
     "SessionRecords": """again checkpoints decided_count decisions effect effect_count effects
         error_count errors get_checkpoint head heartbeat_us holder holder_alive last_run losses name
-        open_decisions open_effects runs slice status tasks thread turns usage user_id
+        open_decisions open_effects runs slice status tasks thread turn_usage turns usage user_id
         version wait_for_change""",
     "UserStore": "close delete_user expire export_user get keys remove set sweep",
     "Personal": "from_sealed from_sources sealed subjects value",

@@ -44,6 +44,8 @@ HANDLED: Final = "handled"
 RUN_LOG: Final = "runs"
 EFFECT_LOG: Final = "effects"
 ERROR_LOG: Final = "errors"
+#: What each turn counted.
+USAGE_LOG: Final = "usage"
 
 
 def check_format(document: Mapping[str, Any]) -> None:

@@ -168,6 +168,24 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
         return _masked(self, "decision", "rationale", "planned_action", "rejected")
 
 
+class TurnUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """What one turn of a run counted, and when it last did."""
+
+    turn: int
+    run: str
+    usage: Usage
+    at_us: int = 0
+
+    @property
+    def at(self) -> datetime.datetime:
+        return moment(self.at_us)
+
+    def __add__(self, other: TurnUsage) -> TurnUsage:
+        """Add what the same turn counted at another time."""
+        usage, at_us = self.usage + other.usage, max(self.at_us, other.at_us)
+        return TurnUsage(turn=self.turn, run=self.run, usage=usage, at_us=at_us)
+
+
 class ErrorRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What went wrong, where, and what was done about it (``handled``). The message is ``personal`` if the
     session has a user: it was sealed as theirs, and is empty once that person was erased."""
@@ -295,6 +313,15 @@ def decision_of(stored: Mapping[str, Any], outcome: Mapping[str, Any] | None = N
         outcome_us=None if outcome is None else _whole(outcome, "at_us"),
         personal=any(isinstance(part, Personal | Erased) for part in words),
         effect=_text_or_none(stored, "effect"),
+    )
+
+
+def turn_usage_of(stored: Mapping[str, Any]) -> TurnUsage:
+    return TurnUsage(
+        turn=_whole(stored, "turn"),
+        run=_text(stored, "run"),
+        usage=usage_of(stored.get("usage")),
+        at_us=_whole(stored, "at_us"),
     )
 
 

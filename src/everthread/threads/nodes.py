@@ -277,18 +277,24 @@ _How = str | tuple[int | float | None, int | float]
 
 
 class _Keys(KeysView[Any]):
+    _mapping: TrackedDict
+
     def __reversed__(self) -> Iterator[Any]:
-        return reversed(self._mapping)  # type: ignore[call-overload, no-any-return]
+        return reversed(self._mapping)
 
 
 class _Values(ValuesView[Any]):
+    _mapping: TrackedDict
+
     def __reversed__(self) -> Iterator[Any]:
-        return (self._mapping[key] for key in reversed(self._mapping))  # type: ignore[call-overload]
+        return (self._mapping[key] for key in reversed(self._mapping))
 
 
 class _Items(ItemsView[Any, Any]):
+    _mapping: TrackedDict
+
     def __reversed__(self) -> Iterator[tuple[Any, Any]]:
-        return ((key, self._mapping[key]) for key in reversed(self._mapping))  # type: ignore[call-overload]
+        return ((key, self._mapping[key]) for key in reversed(self._mapping))
 
 
 class TrackedDict(Node, MutableMapping[Any, Any]):

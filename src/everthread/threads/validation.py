@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
 
 from everthread.arguments import format_path, with_extra
 from everthread.errors import InvalidValueError, MissingDependencyError, ValidationError
 from everthread.threads.twins import refuse_coroutine
+
+if TYPE_CHECKING:
+    from everthread.threads.document import TrackedDict
+
+#: The key of a document that holds the JSON Schema, as text, that every commit to its thread must satisfy.
+ATTACHED: Final = "everthread:schema"
 
 
 def validator(schema: Any) -> Callable[[Any], None] | None:
@@ -69,3 +77,45 @@ def _pydantic(model: Any) -> Callable[[Any], None]:
             raise ValidationError(f"{path}: {message}; nothing was committed", path=path) from error
 
     return check
+
+
+# ── schemas that are recorded in a thread ──
+
+
+def attachable(schema: Any) -> str:
+    """Return a schema as it is recorded in a thread. Raises :class:`InvalidValueError` for what can't be."""
+    if hasattr(schema, "model_json_schema"):
+        schema = schema.model_json_schema()
+    if not isinstance(schema, Mapping):
+        raise InvalidValueError(
+            "schema must be a JSON Schema dictionary or a pydantic model: a function can't be recorded in a "
+            "thread; give it to store.thread(schema=…) in every program that writes",
+            path="schema",
+        )
+    try:
+        text = json.dumps(schema, sort_keys=True)
+    except (TypeError, ValueError) as error:
+        raise InvalidValueError(f"this isn't a valid JSON Schema: {error}", path="schema") from error
+    _attached(text)
+    return text
+
+
+@lru_cache(maxsize=64)
+def _attached(text: str) -> Callable[[Any], None]:
+    return _json_schema(json.loads(text))
+
+
+def check_attached(root: TrackedDict, may_change: bool) -> None:
+    """Raise :class:`ValidationError` if a changed document breaks the schema that is attached to its thread,
+    or takes that schema away."""
+    if ATTACHED in root._changes and not may_change:
+        raise ValidationError(
+            f"state[{ATTACHED!r}] holds the schema of this thread: change it by attach_schema(); "
+            "nothing was committed",
+            path=f"state[{ATTACHED!r}]",
+        )
+    text = root._raw.get(ATTACHED)
+    if isinstance(text, str):
+        document = root.plain()
+        del document[ATTACHED]
+        _attached(text)(document)

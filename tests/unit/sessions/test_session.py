@@ -388,4 +388,4 @@ def test_how_many_records_are_asked_for(store: Store) -> None:
         for wrong in (-1, "x", 1.5, True):
             with pytest.raises(InvalidValueError, match="limit"):
                 read(wrong)
-    assert len(records.decisions()) == 20
+    assert len(records.decisions()) == 30

@@ -22,6 +22,7 @@ from everthread.sessions.journal import (
     RUN_LOG,
     TURNS,
     USAGE,
+    USAGE_LOG,
     Losses,
     begun_run,
     check_format,
@@ -342,8 +343,18 @@ class Runs:
         async with self._journal.writing():
             self._journal.state[RUN]["turn"] = 0
 
-    async def add_usage(self, counts: Mapping[str, Count]) -> None:
+    async def add_usage(self, counts: Mapping[str, Count], turn: int = 0) -> None:
+        """Count what was used, in the turn of this number if it was in one."""
+        used = {
+            "line": self._uid,
+            "run": self.run_id,
+            "turn": turn,
+            "usage": dict(counts),
+            "at_us": self._journal.now_us(),
+        }
         async with self._journal.writing():
+            if turn:
+                self._journal.log(USAGE_LOG).append(used)
             state = self._journal.state
             for name, count in counts.items():
                 state[USAGE].increment(name, count)

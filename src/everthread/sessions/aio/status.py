@@ -38,9 +38,11 @@ from everthread.sessions.records import (
     ErrorRecord,
     RunRecord,
     Status,
+    TurnUsage,
     effect_of,
     revealed,
     run_of,
+    turn_usage_of,
 )
 from everthread.sessions.tasks import slice_of
 from everthread.sessions.usage import Total, Usage
@@ -154,6 +156,21 @@ class AsyncSessionRecords:
     async def usage(self) -> Usage:
         """What all runs used, subagents included."""
         return (await self._total()).usage
+
+    async def turn_usage(self, limit: int | None = None) -> list[TurnUsage]:
+        """Return what each turn of this thread counted, newest first, all of them without a ``limit``; not
+        turns of what it was forked from, nor those that counted nothing."""
+        limit = check_limit(limit)
+        found: dict[tuple[str, int], TurnUsage] = {}
+        async for item in newest_first(self._journal.log(j.USAGE_LOG)):
+            if not isinstance(item, Mapping) or item.get("line") != self._uid:
+                break
+            one = turn_usage_of(item)
+            later = found.get((one.run, one.turn))
+            if later is None and len(found) >= limit:
+                break
+            found[one.run, one.turn] = one if later is None else later + one
+        return list(found.values())
 
     async def _total(self) -> Total:
         return await total_in(self.thread.core, self._own, {self._uid})

@@ -26,6 +26,7 @@ from everthread.threads.aio.workspace import record_turn, wanted_files
 from everthread.threads.twins import ASYNC, AwaitedFace, StreamReads
 
 if TYPE_CHECKING:
+    from datetime import datetime
     from types import TracebackType
 
     from everthread.sessions.aio.fenced_thread import AsyncFencedThread
@@ -112,6 +113,11 @@ class AsyncMessages(StreamReads):
         """The items from ``start`` up to, not including, ``stop``; negative numbers count from the end."""
         async with self._thread.mutex:
             return await self._thread.log(self.name).read(start, stop)
+
+    async def times(self, start: int = 0, stop: int | None = None) -> list[datetime | None]:
+        """Return when the version of each item was committed: see ``thread.messages.times``."""
+        async with self._thread.mutex:
+            return await self._thread.log(self.name).times(start, stop)
 
     def __len__(self) -> int:
         with self._thread.mutex:
@@ -262,7 +268,7 @@ class AsyncTurn(AwaitedFace):
         is used, whatever becomes of the turn."""
         self._check_open()
         added = checked_counts(counts or {}, more)
-        await self._runs.add_usage(added)
+        await self._runs.add_usage(added, self.number)
         for name, count in added.items():
             self._counts[name] = self._counts.get(name, 0) + count
 

@@ -24,9 +24,11 @@ from everthread.sessions.records import (
     ErrorRecord,
     RunRecord,
     Status,
+    TurnUsage,
     effect_of,
     revealed,
     run_of,
+    turn_usage_of,
 )
 from everthread.sessions.sync.checkpoints import checkpoint_parts, read_checkpoints
 from everthread.sessions.sync.decisions import decided_count, read_decisions, read_open_decisions
@@ -155,6 +157,21 @@ class SessionRecords:
     def usage(self) -> Usage:
         """What all runs used, subagents included."""
         return (self._total()).usage
+
+    def turn_usage(self, limit: int | None = None) -> list[TurnUsage]:
+        """Return what each turn of this thread counted, newest first, all of them without a ``limit``; not
+        turns of what it was forked from, nor those that counted nothing."""
+        limit = check_limit(limit)
+        found: dict[tuple[str, int], TurnUsage] = {}
+        for item in newest_first(self._journal.log(j.USAGE_LOG)):
+            if not isinstance(item, Mapping) or item.get("line") != self._uid:
+                break
+            one = turn_usage_of(item)
+            later = found.get((one.run, one.turn))
+            if later is None and len(found) >= limit:
+                break
+            found[one.run, one.turn] = one if later is None else later + one
+        return list(found.values())
 
     def _total(self) -> Total:
         return total_in(self.thread.core, self._own, {self._uid})

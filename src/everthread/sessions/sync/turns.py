@@ -27,6 +27,7 @@ from everthread.threads.sync.workspace import record_turn, wanted_files
 from everthread.threads.twins import BlockingFace, SequenceReads
 
 if TYPE_CHECKING:
+    from datetime import datetime
     from types import TracebackType
 
     from everthread.sessions.sync.fenced_thread import FencedThread
@@ -105,6 +106,11 @@ class Messages(SequenceReads):
         """The items from ``start`` up to, not including, ``stop``; negative numbers count from the end."""
         with self._thread.mutex:
             return self._thread.log(self.name).read(start, stop)
+
+    def times(self, start: int = 0, stop: int | None = None) -> list[datetime | None]:
+        """Return when the version of each item was committed: see ``thread.messages.times``."""
+        with self._thread.mutex:
+            return self._thread.log(self.name).times(start, stop)
 
     def __len__(self) -> int:
         with self._thread.mutex:
@@ -237,7 +243,7 @@ class Turn(BlockingFace):
         is used, whatever becomes of the turn."""
         self._check_open()
         added = checked_counts(counts or {}, more)
-        self._runs.add_usage(added)
+        self._runs.add_usage(added, self.number)
         for name, count in added.items():
             self._counts[name] = self._counts.get(name, 0) + count
 

@@ -99,6 +99,8 @@ class Handle:
         self.runtime = core.runtime
         self.limits = core.limits
         self.validate = validate
+        #: Whether the next commit may change the schema that is attached to the thread.
+        self.attaches_schema = False
         self.guard = guard
         self.logs: dict[str, AsyncLog] = {}
         self.sealed: dict[bytes, SealedRow] = {}

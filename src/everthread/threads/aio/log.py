@@ -15,6 +15,8 @@ from everthread.threads.sealing import same_content
 from everthread.threads.twins import ASYNC, StreamReads
 
 if TYPE_CHECKING:
+    import datetime
+
     from everthread.threads.aio.handle import Handle
 
 
@@ -153,6 +155,23 @@ class AsyncLog(AsyncLogView):
             await self._handle.load()
             await self._settle_deferred()
             return await super().read(start, stop)
+
+    async def times(self, start: int = 0, stop: int | None = None) -> list[datetime.datetime | None]:
+        """Return for each item from ``start`` up to, not including, ``stop`` when its version was committed,
+        by the clock of the process that did so; ``None`` for an item that isn't committed yet, or whose
+        version was deleted by ``gc()``."""
+        from everthread.threads.aio.item_times import times_at
+
+        await self._handle.load()
+        if ASYNC:
+            await self._settle_deferred()
+        state, edge = self._now(), self._base.count
+        first, last, _ = slice(start, stop).indices(state.length)
+        ranges = state.ranges(first, last) if first < last else []
+        stored = [at for low, high in ranges for at in range(low, high)]
+        known = [at for at in stored if at < edge]
+        found = dict(zip(known, await times_at(self._handle, self.name, known), strict=True))
+        return [found.get(at) for at in stored]
 
     async def _fetch(self, start: int, stop: int) -> list[Any]:
         edge = self._base.count

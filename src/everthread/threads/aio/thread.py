@@ -41,6 +41,7 @@ from everthread.threads.document import TrackedDict
 from everthread.threads.lifetimes import Lifetime, ttl_us
 from everthread.threads.reports import Recovered
 from everthread.threads.twins import ASYNC, AwaitedFace, streamed
+from everthread.threads.validation import ATTACHED, attachable
 from everthread.versions import Pin, RecordedStep, RunToken, Version
 
 __all__ = ["MESSAGES", "AnyVersion", "AsyncThread"]
@@ -445,6 +446,29 @@ class AsyncThread(AwaitedFace):
         if files is not None:
             await workspaces.attach_fork(other, files, handle.workspace_options)
         return other
+
+    async def attach_schema(self, schema: Any) -> Version:
+        """Record a schema in this thread: from this version on every commit is checked against it, whoever
+        makes it and through whatever handle, session or step. ``None`` removes it.
+
+        ``schema`` is a JSON Schema, or a pydantic model, which is recorded as its JSON Schema. It sees the
+        whole document, what sessions keep there included, and belongs to it: a fork has it, a rewind goes
+        back to the one of that version. Raises :class:`ValidationError`, and changes nothing, if the document
+        breaks it.
+        """
+        text = None if schema is None else attachable(schema)
+
+        def put(draft: AsyncDraft) -> None:
+            if text is not None:
+                draft[ATTACHED] = text
+            else:
+                draft.pop(ATTACHED, None)
+
+        self.handle.attaches_schema = True
+        try:
+            return await self.update(put)
+        finally:
+            self.handle.attaches_schema = False
 
     async def attach_workspace(
         self, path: str | os.PathLike[str], *, each: str = "commit", **options: Any

@@ -38,6 +38,7 @@ from everthread.threads.sync.journals import bury
 from everthread.threads.sync.lost_ack import find_landed
 from everthread.threads.sync.reader import Loaded, make_version
 from everthread.threads.tombstones import pruned
+from everthread.threads.validation import check_attached
 from everthread.versions import NO_METADATA, Kind, Version
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ def _gather(
     document = handle.document
     ops: list[Op] = []
     if document is not None and (document.root._dirty or document.cut == CUT):
+        check_attached(document.root, handle.attaches_schema)
         ops = document.take_ops()
     watched = handle.writing
     if watched and document is not None:

@@ -96,6 +96,8 @@ class Handle:
         self.runtime = core.runtime
         self.limits = core.limits
         self.validate = validate
+        #: Whether the next commit may change the schema that is attached to the thread.
+        self.attaches_schema = False
         self.guard = guard
         self.logs: dict[str, Log] = {}
         self.sealed: dict[bytes, SealedRow] = {}

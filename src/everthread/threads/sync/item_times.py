@@ -3,11 +3,18 @@
 
 from __future__ import annotations
 
+import datetime
+import sys
+from typing import TYPE_CHECKING
+
 from everthread.codec import records
 from everthread.errors import DamageError
 from everthread.stores.contract import DELTA, PACK, Row
 from everthread.threads.sync.reader import Reader
-from everthread.threads.sync.thread import Thread
+
+if TYPE_CHECKING:
+    from everthread.threads.sync.handle import Handle
+    from everthread.threads.sync.thread import Thread
 
 #: As many rows are read at most: what isn't folded yet, and some packs.
 _ROWS_MAX = 72
@@ -19,7 +26,7 @@ def item_times(thread: Thread, log: str, start: int) -> list[int]:
     oldest of these: it is at least as old."""
     if thread.head is None:
         return []
-    found, oldest = _look(thread, log, start)
+    found, oldest = _look(thread.handle, log, _positions(thread.handle, log, start), _ROWS_MAX)
     return [oldest if brought is None else brought[1] for brought in found]
 
 
@@ -28,22 +35,44 @@ def item_versions(thread: Thread, log: str, start: int) -> list[int | None]:
     looked at."""
     if thread.head is None:
         return []
-    return [None if brought is None else brought[0] for brought in (_look(thread, log, start))[0]]
+    found, _ = _look(thread.handle, log, _positions(thread.handle, log, start), _ROWS_MAX)
+    return [None if brought is None else brought[0] for brought in found]
 
 
-def _look(thread: Thread, log: str, start: int) -> tuple[list[tuple[int, int] | None], int]:
-    """Seq and time of the version that brought each item, and the time of the oldest that was looked at."""
-    line, head = thread.handle.require()
-    oldest = head.version.at_us
+def times_at(handle: Handle, log: str, positions: list[int]) -> list[datetime.datetime | None]:
+    """Return when the version that brought each of these stored items was committed; None if it isn't
+    committed, or that version was deleted. Reads back as far as it must."""
+    if handle.head is None:
+        return [None] * len(positions)
+    found, _ = _look(handle, log, positions, sys.maxsize)
+    return [None if brought is None else _moment(brought[1]) for brought in found]
+
+
+def _moment(at_us: int) -> datetime.datetime:
+    return datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(microseconds=at_us)
+
+
+def _positions(handle: Handle, log: str, start: int) -> list[int]:
+    """Return where the items from index ``start`` on are stored, as the head has them."""
+    _, head = handle.require()
     state = head.logs.get(log)
     if state is None:
-        return [], oldest
-    positions = [p for first, last in state.ranges(start, state.length) for p in range(first, last)]
-    reader, seq, left = thread.core.reader, head.seq, _ROWS_MAX
+        return []
+    return [p for first, last in state.ranges(start, state.length) for p in range(first, last)]
+
+
+def _look(
+    handle: Handle, log: str, positions: list[int], rows_max: int
+) -> tuple[list[tuple[int, int] | None], int]:
+    """Seq and time of the version that brought each item, and the time of the oldest that was looked at."""
+    line, head = handle.require()
+    oldest = head.version.at_us
+    reader, seq, left = handle.core.reader, head.seq, rows_max
     brought: dict[int, tuple[int, int]] = {}
-    while seq > 0 and left > 0 and not all(position in brought for position in positions):
+    missing = set(positions)
+    while seq > 0 and left > 0 and missing:
         line = reader.owner(line, seq)
-        rows = reader.backend.scan(line.id, seq, left)
+        rows = reader.backend.scan(line.id, seq, min(left, _ROWS_MAX))
         if not rows:
             break
         left -= len(rows)
@@ -51,6 +80,7 @@ def _look(thread: Thread, log: str, start: int) -> tuple[list[tuple[int, int] | 
             for made, at_us, first, count in reversed(_brought(reader, row, log, seq)):
                 oldest = min(oldest, at_us)
                 brought.update(dict.fromkeys(range(first, first + count), (made, at_us)))
+        missing.difference_update(brought)
         seq = rows[-1].first - 1
     return [brought.get(position) for position in positions], oldest
 

@@ -42,6 +42,7 @@ from everthread.threads.sync.step import Step, find_result, list_steps, step_tex
 from everthread.threads.sync.update import Draft
 from everthread.threads.sync.watch import Watcher
 from everthread.threads.twins import BlockingFace, iterated
+from everthread.threads.validation import ATTACHED, attachable
 from everthread.versions import Pin, RecordedStep, RunToken, Version
 
 __all__ = ["MESSAGES", "AnyVersion", "Thread"]
@@ -434,6 +435,29 @@ class Thread(BlockingFace):
         if files is not None:
             workspaces.attach_fork(other, files, handle.workspace_options)
         return other
+
+    def attach_schema(self, schema: Any) -> Version:
+        """Record a schema in this thread: from this version on every commit is checked against it, whoever
+        makes it and through whatever handle, session or step. ``None`` removes it.
+
+        ``schema`` is a JSON Schema, or a pydantic model, which is recorded as its JSON Schema. It sees the
+        whole document, what sessions keep there included, and belongs to it: a fork has it, a rewind goes
+        back to the one of that version. Raises :class:`ValidationError`, and changes nothing, if the document
+        breaks it.
+        """
+        text = None if schema is None else attachable(schema)
+
+        def put(draft: Draft) -> None:
+            if text is not None:
+                draft[ATTACHED] = text
+            else:
+                draft.pop(ATTACHED, None)
+
+        self.handle.attaches_schema = True
+        try:
+            return self.update(put)
+        finally:
+            self.handle.attaches_schema = False
 
     def attach_workspace(self, path: str | os.PathLike[str], *, each: str = "commit", **options: Any) -> Any:
         """Record a working folder beside this thread: now, and with each commit through this handle, or with
