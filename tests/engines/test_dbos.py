@@ -257,20 +257,25 @@ def test_an_execution_that_is_late_to_enter_takes_nothing_back(
             await DBOS.start_workflow_async(agent, 1, 3)
         await wait_for(reached, "the step")
         await DBOS.cancel_workflow_async("late")
+        # A run that has ended is fenced by that alone: without the guard the other one hasn't yet.
+        last, go = world.hold("after-model-1")
+        if guarded:
+            go.set()
         handle = await DBOS.rewind_workflow_async("late", start_step=3)
-        await result(handle)
+        await (result(handle) if guarded else wait_for(last, "the last answer"))
         contents = sqlite.contents("late")
-        ended = (await DBOS.list_workflow_steps_async("late"))[-1]["output"]
-        free.set()
         with everthread.open(**sqlite.options()) as store:
             thread = store.thread("late")
+            newest = thread.head.id
+            free.set()
             if guarded:
                 # Whoever waits for the late one is told what the other came to.
                 await asyncio.sleep(0)
                 await _settled()
-                assert (thread.head.id, sqlite.contents("late")) == (ended.version, contents)
+                assert (thread.refresh().id, sqlite.contents("late")) == (newest, contents)
             else:
-                await until(lambda: thread.refresh().id != ended.version, "the damage")
+                await until(lambda: thread.refresh().id != newest, "the damage")
+                go.set()
 
     run(sqlite, scenario)
 
@@ -354,25 +359,25 @@ def test_a_plain_exception_of_a_tool_fails_the_run_and_the_workflow(sqlite: Benc
     async def scenario() -> None:
         handle = await DBOS.start_workflow_async(clumsy_agent, "plain", False)
         with pytest.raises(LookupError, match="this tool is broken"):
-            await handle.get_result()
-        name = handle.get_workflow_id()
-        assert (await DBOS.get_workflow_status_async(name)).status == "ERROR"
-        with everthread.open(sqlite.url) as opened:
+            await result(handle)
+        name = handle.workflow_id
+        assert (await handle.get_status()).status == "ERROR"
+        with everthread.open(**sqlite.options()) as opened:
             assert opened.session_records(name).last_run.text == "run 1 failed: LookupError"
 
-    run(scenario)
+    run(sqlite, scenario)
 
 
 @pytest.mark.parametrize("tool", ["broken", "plain"])
 def test_a_tool_that_dbos_has_retried_can_be_recovered(sqlite: Bench, run: Any, tool: str) -> None:
     async def scenario() -> None:
         handle = await DBOS.start_workflow_async(clumsy_agent, tool, True)
-        assert (await handle.get_result()).reason == "completed"
-        with everthread.open(sqlite.url) as opened:
-            said = [each["content"] for each in opened.thread(handle.get_workflow_id()).messages]
+        assert (await result(handle)).reason == "completed"
+        with everthread.open(**sqlite.options()) as opened:
+            said = [each["content"] for each in opened.thread(handle.workflow_id).messages]
             assert said == ["hm", "recovered", "hm"]
 
-    run(scenario)
+    run(sqlite, scenario)
 
 
 def test_a_pointer_whose_version_was_pruned_fails_the_workflow_once(sqlite: Bench, run: Any) -> None:
