@@ -81,6 +81,10 @@ class Travel:
     async def tell(self, message: dict[str, Any]) -> bool:
         return self.inbox.put(message)
 
+    @tell.validator
+    def check(self, message: dict[str, Any]) -> None:
+        self.inbox.check(message)
+
     @workflow.run
     async def run(self, prompt: str) -> AgentResult:
         return await run_agent(

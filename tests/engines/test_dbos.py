@@ -276,7 +276,9 @@ def test_an_execution_that_is_late_to_enter_takes_nothing_back(
 
 
 def _unguarded(workflow: str, token: str, number: int, dispatch: Any) -> Execution:
-    return Execution(workflow, orderly=True, origin=workflow, owner=workflow, number=number, started=1.0)
+    """Whoever comes last counts."""
+    whose = {"origin": workflow, "owner": workflow, "claim": f"{workflow}#{token}"}
+    return Execution(workflow, orderly=True, number=number, started=time.time(), **whose)
 
 
 async def _settled() -> None:
@@ -354,25 +356,25 @@ def test_a_plain_exception_of_a_tool_fails_the_run_and_the_workflow(sqlite: Benc
     async def scenario() -> None:
         handle = await DBOS.start_workflow_async(clumsy_agent, "plain", False)
         with pytest.raises(LookupError, match="this tool is broken"):
-            await handle.get_result()
-        name = handle.get_workflow_id()
-        assert (await DBOS.get_workflow_status_async(name)).status == "ERROR"
-        with everthread.open(sqlite.url) as opened:
+            await result(handle)
+        name = handle.workflow_id
+        assert (await handle.get_status()).status == "ERROR"
+        with everthread.open(**sqlite.options()) as opened:
             assert opened.session_records(name).last_run.text == "run 1 failed: LookupError"
 
-    run(scenario)
+    run(sqlite, scenario)
 
 
 @pytest.mark.parametrize("tool", ["broken", "plain"])
 def test_a_tool_that_dbos_has_retried_can_be_recovered(sqlite: Bench, run: Any, tool: str) -> None:
     async def scenario() -> None:
         handle = await DBOS.start_workflow_async(clumsy_agent, tool, True)
-        assert (await handle.get_result()).reason == "completed"
-        with everthread.open(sqlite.url) as opened:
-            said = [each["content"] for each in opened.thread(handle.get_workflow_id()).messages]
+        assert (await result(handle)).reason == "completed"
+        with everthread.open(**sqlite.options()) as opened:
+            said = [each["content"] for each in opened.thread(handle.workflow_id).messages]
             assert said == ["hm", "recovered", "hm"]
 
-    run(scenario)
+    run(sqlite, scenario)
 
 
 def test_a_pointer_whose_version_was_pruned_fails_the_workflow_once(sqlite: Bench, run: Any) -> None:

@@ -6,16 +6,24 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from temporalio import activity
-from temporalio.api.enums.v1 import EventType
+from temporalio.api.enums.v1 import EventType, TimeoutType
 from temporalio.client import Client, WorkflowFailureError, WorkflowHistory
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError
 from temporalio.plugin import SimplePlugin
-from temporalio.worker import Replayer, Worker
+from temporalio.worker import (
+    ActivityInboundInterceptor,
+    ActivityOutboundInterceptor,
+    ExecuteActivityInput,
+    Interceptor,
+    Replayer,
+    Worker,
+)
 
 import everthread
 from everthread.engines.temporal import EverthreadPlugin, activities
@@ -148,6 +156,111 @@ def test_a_killed_worker_leaves_nothing_out_and_nothing_twice(bench: Bench, poin
             # What was recorded isn't done again.
             assert asked == 2
             await bench.verify()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("verb", ["open_thread", "append", "end"])
+def test_a_worker_that_dies_inside_a_verb_is_missed_by_its_heartbeats(bench: Bench, verb: str) -> None:
+    async def scenario() -> None:
+        bench.world.set_trap(f"everthread.{verb}")
+        first = bench.start_worker()
+        handle = await bench.begin("work 1 1")
+        await until(lambda: first.poll() is not None, "the kill")
+        async with bench.worker():
+            await handle.result()
+            await bench.check(handle)
+            scheduled, started = {}, {}
+            for event in (await handle.fetch_history()).events:
+                if event.HasField("activity_task_scheduled_event_attributes"):
+                    scheduled[event.event_id] = event.activity_task_scheduled_event_attributes
+                elif event.HasField("activity_task_started_event_attributes"):
+                    told = event.activity_task_started_event_attributes
+                    started[scheduled[told.scheduled_event_id].activity_type.name] = told
+            failure = started[f"everthread.{verb}"].last_failure.timeout_failure_info
+            assert failure.timeout_type == TimeoutType.TIMEOUT_TYPE_HEARTBEAT
+
+    run(scenario)
+
+
+class _Beats(Interceptor):
+    """Holds each append until two heartbeats were sent for it."""
+
+    def __init__(self) -> None:
+        self.attempts: list[int] = []
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
+        beats, seen = self, asyncio.Queue[None]()
+
+        class Outbound(ActivityOutboundInterceptor):
+            def heartbeat(self, *details: Any) -> None:
+                seen.put_nowait(None)
+                super().heartbeat(*details)
+
+        class Inbound(ActivityInboundInterceptor):
+            def init(self, outbound: ActivityOutboundInterceptor) -> None:
+                super().init(Outbound(outbound))
+
+            async def execute_activity(self, input: ExecuteActivityInput) -> Any:
+                if activity.info().activity_type == "everthread.append":
+                    beats.attempts.append(activity.info().attempt)
+                    for _ in range(2):
+                        await seen.get()
+                return await super().execute_activity(input)
+
+        return Inbound(next)
+
+
+def test_a_verb_that_takes_long_sends_heartbeats(bench: Bench) -> None:
+    async def scenario() -> None:
+        beats = _Beats()
+        plugin = EverthreadPlugin({"url": bench.url, "durability": "process"})
+        # After ours, so that it is inside of it.
+        plugins = [plugin, SimplePlugin("beats", interceptors=[beats])]
+        client = await Client.connect(bench.address, plugins=plugins)
+        agency = Agency(bench.world).activities[:2]
+        options: dict[str, Any] = {"workflows": [Agent], "activities": agency}
+        async with Worker(client, task_queue=bench.queue, **options):
+            bench.client = client
+            handle = await bench.begin("work 0 0")
+            await handle.result()
+        assert beats.attempts == [1]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_a_worker_that_starts_while_its_store_is_away_tries_again_and_says_so(
+    bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture, comes: bool
+) -> None:
+    bench.url = f"sqlite:///{tmp_path}/mounted/agent.db"
+
+    async def scenario() -> None:
+        async with bench.worker():
+            await until(lambda: "worker can't open its store, and tries again" in caplog.text, "the warning")
+            if comes:
+                (tmp_path / "mounted").mkdir()
+                handle = await bench.begin("work 1 1")
+                await handle.result()
+                await bench.check(handle)
+            # One whose store never comes can be shut down.
+
+    run(scenario)
+
+
+def test_a_workflow_whose_worker_lacks_the_plugin_fails_and_names_it(bench: Bench) -> None:
+    async def scenario() -> None:
+        client = await Client.connect(bench.address)
+        agency = Agency(bench.world).activities
+        with ThreadPoolExecutor(2) as pool:
+            options: dict[str, Any] = {"workflows": [Agent], "activities": agency, "activity_executor": pool}
+            async with Worker(client, task_queue=bench.queue, **options):
+                bench.client = client
+                handle = await bench.begin("work 1 1")
+                with pytest.raises(WorkflowFailureError) as failed:
+                    await handle.result()
+        assert isinstance(failed.value.cause, ApplicationError)
+        assert "EverthreadPlugin" in failed.value.cause.message
 
     run(scenario)
 

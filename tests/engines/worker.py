@@ -11,13 +11,34 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from temporalio import activity
 from temporalio.client import Client
-from temporalio.worker import Worker
+from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor, Worker
 
 from everthread.engines.temporal import EverthreadPlugin
 from tests.engines.unguarded import remove_guard
 from tests.engines.workflows import Agent
 from tests.engines.world import Agency, World
+
+
+class Traps(Interceptor):
+    """Visits the world, where a trap may be, before each activity, under its name."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
+        return _Trapped(next, self.world)
+
+
+class _Trapped(ActivityInboundInterceptor):
+    def __init__(self, next: ActivityInboundInterceptor, world: World) -> None:
+        super().__init__(next)
+        self._world = world
+
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:
+        await self._world.visit(activity.info().activity_type)
+        return await super().execute_activity(input)
 
 
 async def run(address: str, queue: str, url: str, folder: str, sticky_s: str = "1") -> None:
@@ -33,6 +54,7 @@ async def run(address: str, queue: str, url: str, folder: str, sticky_s: str = "
             workflows=[Agent],
             activities=agency.activities,
             activity_executor=pool,
+            interceptors=[Traps(world)],
         ):
             world.note("worker")
             await asyncio.Event().wait()

@@ -15,6 +15,7 @@ import logging
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from inspect import isawaitable
 from typing import Any, Final, TypeVar, cast
@@ -79,6 +80,7 @@ async def run_agent(
     recover: Callable[[ToolCall, Exception], Any] | None = None,
     recycle: Callable[[], bool] | None = None,
     carry: Carry | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> AgentResult:
     """Ask the model, run the tools it wants, and so on until it wants none.
 
@@ -92,6 +94,9 @@ async def run_agent(
     before the loop, and its value is ``state.files``. When ``recycle()`` is true between two turns the run
     stops there, and ``result.carry`` goes on: ``run_agent(carry=…)`` in the next run.
 
+    ``options`` are those of ``workflow.execute_activity()`` for what the loop itself does on Temporal:
+    appending, rewinding, saving, ending.
+
     ``engine`` is a module such as ``everthread.engines.temporal``; inside a workflow of Temporal or DBOS it
     is found. On every path the state is saved, ``on_session_end`` is told, an owned sandbox is shut down and
     ``on_session_exit`` is told, in this order; only then does it return, or raise what happened.
@@ -101,7 +106,7 @@ async def run_agent(
             raise InvalidValueError("max_turns is 1 at least", path="max_turns")
         if ref is None and carry is None:
             raise InvalidValueError("run_agent() needs a ThreadRef: open_thread(…) gives one", path="ref")
-        messages, verbs = _messages(message), engine or _engine_here()
+        messages, verbs = _messages(message), _with_options(engine or _engine_here(), options)
     except Exception:
         if isinstance(ref, Coroutine):
             # Nobody will await it.
@@ -733,6 +738,28 @@ async def _to_the_end(work: Awaitable[T]) -> tuple[T, asyncio.CancelledError | N
             cancelled = error
     # It is cancelled itself where an engine takes the workflow out of memory: that cancels all there is.
     return task.result(), cancelled
+
+
+class _VerbsWithOptions:
+    """The verbs of an engine, each called with the same options."""
+
+    def __init__(self, engine: Any, options: Mapping[str, Any]) -> None:
+        for verb in ("append", "rewind", "end", "load", "save"):
+            setattr(self, verb, partial(getattr(engine, verb), **options))
+        self.BEGINS_IN_ORDER = getattr(engine, "BEGINS_IN_ORDER", False)
+
+
+def _with_options(engine: Any, options: Mapping[str, Any] | None) -> Any:
+    if not options:
+        return engine
+    check_mapping(options, "options")
+    if not getattr(engine, "TAKES_OPTIONS", False):
+        raise InvalidValueError(
+            "options= are not allowed: they are those of workflow.execute_activity(), and this engine has no "
+            "activities; leave them out",
+            path="options",
+        )
+    return _VerbsWithOptions(engine, options)
 
 
 def _engine_here() -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 
 from everthread.errors import InvalidValueError
@@ -18,11 +19,10 @@ def own_failure(error: Exception) -> Exception:
     temporal = sys.modules.get("temporalio.workflow")
     if temporal is None or not temporal.in_workflow():
         return error
-    from temporalio.exceptions import ApplicationError, FailureError
-
-    if isinstance(error, FailureError):
+    exceptions = importlib.import_module("temporalio.exceptions")
+    if isinstance(error, exceptions.FailureError):
         return error
     name = type(error).__name__
-    failure = ApplicationError(str(error) or name, type=name, non_retryable=True)
+    failure: Exception = exceptions.ApplicationError(str(error) or name, type=name, non_retryable=True)
     failure.__cause__ = error
     return failure

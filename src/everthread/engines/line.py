@@ -65,7 +65,7 @@ class Place:
         """Return True if this very step of this claim recorded the version."""
         if (version.step, version.slot) != (self.key, self.slot) or version.kind == "fence":
             return False
-        return version.metadata.get(MADE_BY, _run_of(version)) == self.claim
+        return bool(version.metadata.get(MADE_BY, _run_of(version)) == self.claim)
 
     def fits(self, version: Version) -> bool:
         """Whether a version after the pointer may stay. What no engine's step has made always may."""
@@ -116,7 +116,7 @@ class Place:
 
     def _is_earlier(self, made: Mapping[str, Any]) -> bool:
         """Return True if an activity before this one made a version, by its metadata."""
-        return made.get(TASK, "") != self.where.task and made.get(STARTED, 0.0) < self.where.started
+        return bool(made.get(TASK, "") != self.where.task and made.get(STARTED, 0.0) < self.where.started)
 
     def furthest(self, versions: Sequence[Version]) -> str | None:
         """Of the versions since the pointer, oldest first, those left behind included: the last one that

@@ -653,6 +653,43 @@ async def test_a_run_fails_with_what_its_tool_raised_not_with_the_cancelled_sibl
         assert records.last_run.text == "run 1 failed: LookupError"
 
 
+@to_its_end
+async def test_options_go_to_everything_that_the_loop_does_itself(url: str) -> None:
+    async with world(url, [("a", ["plain"]), ("b", ["judge"]), ("b", ()), ("c", ())]) as (w, ref):
+        seen: dict[str, Any] = {}
+
+        class Recording:
+            TAKES_OPTIONS = True
+
+            def __getattr__(self, verb: str) -> Any:
+                async def call(*args: Any, limit: int, **more: Any) -> Any:
+                    seen[verb] = limit
+                    return await getattr(w.engine, verb)(*args, **more)
+
+                return call
+
+        def plain(call: ToolCall) -> str:
+            state.merge_update(seen=call.id)
+            return "told"
+
+        def judge(call: ToolCall) -> Any:
+            return Rewind("no") if call.turn == 2 else "good"
+
+        state = AgentState()
+        await run_agent(
+            ref,
+            engine=Recording(),  # type: ignore[arg-type]
+            model=w.model,
+            tools={"plain": plain, "judge": judge},
+            state=state,
+            max_turns=3,
+            options={"limit": 7},
+        )
+        assert seen == dict.fromkeys(("append", "rewind", "end", "load", "save"), 7)
+        with pytest.raises(InvalidValueError, match="no activities"):
+            await w.run(ref, options={"limit": 7})
+
+
 # ── another run goes on ──────────────────────────────────────────────────────────────────────────
 
 

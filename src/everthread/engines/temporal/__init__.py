@@ -8,9 +8,19 @@ with framework("temporal"):
     from everthread.engines.temporal.payloads import PayloadDriver
     from everthread.engines.temporal.plugin import EverthreadPlugin
     from everthread.engines.temporal.sessions import ThreadSession, load_conversation, save_conversation
-    from everthread.engines.temporal.verbs import append, end, load, open_thread, recycle_due, rewind, save
+    from everthread.engines.temporal.verbs import (
+        TAKES_OPTIONS,
+        append,
+        end,
+        load,
+        open_thread,
+        recycle_due,
+        rewind,
+        save,
+    )
 
 __all__ = [
+    "TAKES_OPTIONS",
     "EverthreadPlugin",
     "PayloadDriver",
     "ThreadSession",

@@ -35,6 +35,8 @@ T = TypeVar("T")
 #: one.
 AnyStore = str | os.PathLike[str] | Mapping[str, Any] | AsyncStore | None
 
+#: What the names of our own activities begin with.
+PREFIX = "everthread."
 #: Heartbeats of an activity without a time-out for them.
 _HEARTBEAT_S = 5.0
 
@@ -131,6 +133,10 @@ class Scheduled:
 scheduled: contextvars.ContextVar[Scheduled] = contextvars.ContextVar("everthread.scheduled")
 
 
+#: Set by the plugin's interceptor around the code of workflows.
+has_plugin: contextvars.ContextVar[bool] = contextvars.ContextVar("everthread.has_plugin", default=False)
+
+
 def _require_no_workflow() -> None:
     if workflow.in_workflow():
         raise UsageError(
@@ -185,7 +191,7 @@ class ActivityStep(EitherStep):
     async def _enter_async(self) -> AsyncIterator[steps.AsyncEngineStep]:
         with final_failures():
             entered = steps.enter_step(store(), *self._arguments, execution(), **self._options)
-            async with _heartbeats(), entered as step:
+            async with heartbeats(), entered as step:
                 yield step
 
     @contextmanager
@@ -252,7 +258,7 @@ def _interval_s() -> float:
 
 
 @asynccontextmanager
-async def _heartbeats() -> AsyncIterator[None]:
+async def heartbeats() -> AsyncIterator[None]:
     """Tell Temporal that this activity is alive; its answer says whether it was cancelled."""
     if activity.info().is_local:
         yield

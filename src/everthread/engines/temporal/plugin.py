@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any, NoReturn
 
-from temporalio import workflow
+from temporalio import activity, workflow
 from temporalio.api.common.v1 import Payload
 from temporalio.converter import DataConverter, ExternalStorage
 from temporalio.exceptions import ActivityError, ApplicationError
@@ -22,6 +22,7 @@ from temporalio.worker import (
     ExecuteActivityInput,
     ExecuteWorkflowInput,
     HandleSignalInput,
+    HandleUpdateInput,
     Interceptor,
     StartActivityInput,
     StartChildWorkflowInput,
@@ -38,10 +39,19 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 from everthread.arguments import check_count
 from everthread.engines.failures import MessageRefusedError
 from everthread.engines.pointers import ThreadRef
-from everthread.engines.temporal.activities import ACTIVITIES, AnyStore, Scheduled, StoreSource, scheduled
+from everthread.engines.temporal.activities import (
+    ACTIVITIES,
+    PREFIX,
+    AnyStore,
+    Scheduled,
+    StoreSource,
+    has_plugin,
+    heartbeats,
+    scheduled,
+)
 from everthread.engines.temporal.log_activities import LOG_ACTIVITIES
 from everthread.engines.temporal.payloads import PayloadDriver
-from everthread.errors import UsageError
+from everthread.errors import UnavailableError, UsageError
 
 _log = logging.getLogger("everthread")
 
@@ -52,6 +62,8 @@ _ENDS = ("everthread.end", "everthread.end_with_error")
 #: What Temporal's server takes, unless it was configured otherwise. Beyond it a workflow task fails, and is
 #: tried for ever.
 _ARGUMENTS_BYTES_MAX = 2 * 1024 * 1024
+#: A worker whose store can't be reached tries again after this time, then after twice as long, up to a limit.
+_RETRY_S, _RETRY_S_MAX = 0.5, 10.0
 #: Arguments of these types, or texts up to this length, needn't be measured.
 _SMALL = (bool, int, float, ThreadRef, type(None))
 _SMALL_CHARACTERS = 16 * 1024
@@ -133,15 +145,35 @@ class EverthreadPlugin(SimplePlugin):
 
     async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:
         async with AsyncExitStack() as stack:
-            try:
-                if self._driver is not None:
-                    await self._driver.attach(worker.client)
-                await stack.enter_async_context(self._source.opened())
-            except Exception as error:
-                # Who enters a worker by ``async with`` isn't told, and waits for ever.
-                _log.error("a worker can't open its store, and ends: %s", error)
-                raise
+            wait_s = _RETRY_S
+            is_stopped = False
+            # One that is shut down meanwhile runs to its end: its caller waits for that.
+            while not is_stopped:
+                try:
+                    if self._driver is not None:
+                        await self._driver.attach(worker.client)
+                    await stack.enter_async_context(self._source.opened())
+                    break
+                except UnavailableError as error:
+                    _log.warning("worker can't open its store, and tries again in %g s: %s", wait_s, error)
+                    is_stopped = await _is_stopped_within(wait_s, worker)
+                    wait_s = min(2 * wait_s, _RETRY_S_MAX)
+                except Exception as error:
+                    # Whoever enters a worker by ``async with`` isn't told, and waits for ever.
+                    _log.error("worker can't open its store, and ends: %s", error)
+                    raise
             await next(worker)
+
+
+async def _is_stopped_within(wait_s: float, worker: Worker) -> bool:
+    """Wait so long; return True, at once, if somebody asks the worker to shut down."""
+    # Nothing public says so before the worker runs. Without this attribute only a cancellation ends the wait.
+    asked = getattr(worker, "_shutdown_event", None)
+    waiting = asked.wait() if isinstance(asked, asyncio.Event) else asyncio.Event().wait()
+    try:
+        return await asyncio.wait_for(waiting, wait_s)
+    except TimeoutError:
+        return False
 
 
 def _with_ours(
@@ -192,7 +224,10 @@ class _Activities(ActivityInboundInterceptor):
         parts = [] if header is None else header.data.decode().split(" ")
         token = scheduled.set(Scheduled(self._source, *parts[:3]))
         try:
-            return await super().execute_activity(input)
+            if not activity.info().activity_type.startswith(PREFIX):
+                return await super().execute_activity(input)
+            async with heartbeats():
+                return await super().execute_activity(input)
         finally:
             scheduled.reset(token)
 
@@ -215,7 +250,16 @@ class _Workflows(WorkflowInboundInterceptor):
             ):
                 await self._outbound.end_again()
 
+    async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
+        has_plugin.set(True)
+        return await super().execute_workflow(input)
+
+    async def handle_update_handler(self, input: HandleUpdateInput) -> Any:
+        has_plugin.set(True)
+        return await super().handle_update_handler(input)
+
     async def handle_signal(self, input: HandleSignalInput) -> None:
+        has_plugin.set(True)
         try:
             await super().handle_signal(input)
         except ApplicationError as error:

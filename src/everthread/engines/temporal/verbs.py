@@ -17,14 +17,19 @@ from everthread.engines.temporal.activities import (
     append_at_activity,
     end_activity,
     end_with_error_activity,
+    has_plugin,
     open_activity,
     rewind_activity,
 )
 from everthread.engines.temporal.log_activities import load_activity, save_activity
 
-#: How the activities behind these verbs are scheduled, unless the caller says otherwise.
+#: ``run_agent(options=…)`` hands options to these verbs.
+TAKES_OPTIONS = True
+#: How the activities behind these verbs are scheduled, unless the caller says otherwise. They send
+#: heartbeats: if their worker dies, another one has them after this time-out.
 _OPTIONS: dict[str, Any] = {
     "start_to_close_timeout": timedelta(seconds=60),
+    "heartbeat_timeout": timedelta(seconds=5),
     "retry_policy": RetryPolicy(initial_interval=timedelta(milliseconds=200)),
 }
 
@@ -146,7 +151,15 @@ async def save(
 
 
 async def call(activity: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
-    """Run an activity of ours."""
+    """Run an activity of ours. Raises ``ApplicationError`` if this worker lacks the plugin: Temporal would
+    look for the activity for ever."""
+    if not has_plugin.get():
+        raise ApplicationError(
+            "this worker has no EverthreadPlugin: connect its client with "
+            "Client.connect(…, plugins=[EverthreadPlugin(store)])",
+            type="UsageError",
+            non_retryable=True,
+        )
     return await workflow.execute_activity(activity, args=list(arguments), **{**_OPTIONS, **options})
 
 
