@@ -340,9 +340,9 @@ class Caller:
         denied: str | None = None,
     ) -> None:
         """``ttl_us`` is the lease's, for a run that several processes share; ``denied`` the name of a thread
-        in which no effects are to be made."""
+        in which no effects are to be made: the session's own, or that of a parent."""
         self._ttl_us = ttl_us
-        self._denied = denied
+        self.denied = denied
         self._journal = journal
         self._ledger = ledger
         self._run_id = run_id
@@ -395,8 +395,8 @@ class Caller:
             # What this process remembers isn't an answer if the store doesn't know it any more.
             await self._journal.require_lease()
             return self._recorded(found)
-        if self._denied is not None:
-            raise denied_in(self._denied, call.key)
+        if self.denied is not None:
+            raise denied_in(self.denied, call.key)
         if isinstance(found, Intent):
             self._compare(call, found)
             if found.id in self._unstarted:
