@@ -23,6 +23,7 @@ from everthread.stores.urls import (
     chosen_namespace,
     default_url,
     open_backend,
+    over_network,
     store_url,
 )
 from everthread.threads.reports import Progress
@@ -615,6 +616,11 @@ class Store(MaintainedStore):
 
                 resume_redactions(self.core)
 
+    def _warn_of_new_keyring(self) -> None:
+        from everthread.maintenance.key_needs import warn_of_new_keyring
+
+        warn_of_new_keyring(self.core)
+
     def _left_undone(self) -> list[str]:
         """What :meth:`_finish_erasures` would go on with, or tell of. Changes nothing."""
         from everthread.people.erase import unfinished
@@ -710,6 +716,8 @@ def unsettled(
     store = Store(backend, **options)
     try:
         store.core.vault.check_keyring()
+        if over_network(store.url):
+            store._warn_of_new_keyring()
     except BaseException:
         store.close()
         raise

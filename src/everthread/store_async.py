@@ -615,6 +615,13 @@ class AsyncStore(AsyncThreadStore):
         if is_needed:
             await self._run(Store._finish_erasures)
 
+    async def _warn_of_new_keyring(self) -> None:
+        """As that of :class:`Store`, which looks at the keyring on a thread of its own."""
+        if over_network(self.url):
+            with suppress(EverthreadError):
+                if await self.core.backend.sealed_under(None, b"", 1):
+                    await self._run(Store._warn_of_new_keyring)
+
 
 class _Opening:
     """A store that is about to be opened: awaited, or entered with ``async with``."""
@@ -641,6 +648,7 @@ class _Opening:
         store = await self._opened()
         try:
             await store.core.backend.aside(store.core.vault.check_keyring)
+            await store._warn_of_new_keyring()
             await store._finish_erasures()
         except BaseException:
             await store.close()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from everthread.threads.doubts import Doubt
 
 
-class Moment(click.ParamType):
+class Moment(click.ParamType):  # type: ignore[type-arg]
     """A time as ISO 8601 writes it; without a zone it is UTC."""
 
     name = "TIME"

@@ -6,13 +6,15 @@ whoever looks at one is told what is missing.
 
 from __future__ import annotations
 
+import warnings
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from everthread.arguments import counted
 from everthread.errors import DamageError, EverthreadError
-from everthread.stores.contract import split_keys
+from everthread.stores.contract import NOTED, split_keys
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -115,7 +117,8 @@ class KeyCounter:
 
     def _look(self) -> Collection[bytes]:
         """The keys that are in the keyring. It is opened for the first value: most stores have none."""
-        self._gone = {entry.key_id for entry in self._core.backend.erasures()}
+        # A key that is noted, and no more, may still be alive in the keyring of whoever began to erase it.
+        self._gone = {entry.key_id for entry in self._core.backend.erasures() if entry.phase > NOTED}
         try:
             keyring = self._core.vault.keyring
             self._keyring = keyring.place
@@ -126,6 +129,23 @@ class KeyCounter:
         except EverthreadError as error:
             self._problem, self._alive = str(error), frozenset()
         return self._alive
+
+
+def warn_of_new_keyring(core: Core) -> None:
+    """Warn if the keyring never had a key, and the store holds sealed values: another keyring was used for
+    them. What this one seals then, that one can neither open nor erase."""
+    with suppress(EverthreadError):
+        if not core.backend.sealed_under(None, b"", 1):
+            return
+        keyring = core.vault.keyring
+        keyring.check()
+        if not keyring.held() and not keyring.destroyed():
+            warnings.warn(
+                f"{core.backend.url} holds sealed values, and the keyring {keyring.place} is new: erasing a "
+                "person reaches only what this keyring has sealed. Let all programs of a store share one "
+                f"keyring: {BRING}",
+                stacklevel=3,
+            )
 
 
 def count_keys(core: Core, most: int | None = None, *, strict: bool = False) -> KeyNeeds:

@@ -29,6 +29,7 @@ from everthread.people.holds import Holds, Scope
 from everthread.people.kept import USER_VALUES, Carried, Stayed, carried, keep, put_back, stays
 from everthread.people.kept import drop as drop_kept
 from everthread.people.report import (
+    DAMAGED,
     IN_PROGRESS,
     LEFT,
     NOT_LOOKED,
@@ -137,9 +138,11 @@ def erase(
     if report is None:
         report = nothing_known(core.backend.url, keyring.where, unnamed)
     found = report.sealed_values or report.user_values or report.waiting
-    if not found and (unopened := _unopened(core)):
+    if not found and (unopened := report.unopened or _unopened(core)):
         # Not signed, nor is a keyring made for it: perhaps it is the wrong one.
-        places = (*report.places, *unopened_places(core.backend.url, unopened))
+        places = report.places
+        if not report.unopened:
+            places = (*places, *unopened_places(core.backend.url, unopened))
         return msgspec.structs.replace(report, complete=False, places=places, public_key="", signature="")
     return report if report.signature else signed(core, report)
 
@@ -227,7 +230,7 @@ def preview(core: Core, subject: str) -> ErasureReport:
         stayed, stayed_size = stays(core, alive, standing.scope)
         size = max(size - stayed_size, 0)
         values, users = _without(values, stayed), users - dict(stayed).get(USER_VALUES, 0)
-    unopened = 0 if values or users or stayed else _unopened(core)
+    unopened = _unopened(core)
     others = elsewhere(core)
     return ErasureReport(
         erasure=begun[0].id if begun else "",
@@ -312,7 +315,7 @@ class Erasure:
     def finish(self, timeout_s: float, progress: Progress | None = None) -> ErasureReport:
         """Go on from whatever phase was reached; what it came to. Who is at it already is waited for, and
         gives the report."""
-        claim, complete = Claim(self._core, self.id), True
+        claim, finished = Claim(self._core, self.id), True
         taken = claim.take(timeout_s)
         try:
             if self._is_over():
@@ -323,13 +326,13 @@ class Erasure:
                 # Nothing is counted: that is for the report of whoever is at it.
                 return signed(self._core, self._outline(waiting=(IN_PROGRESS,)))
             report = self.run_phases(timeout_s, progress)
-            complete = report.complete
+            finished = self._phase == FINISHED
             return report
         finally:
             # Also if it failed: whoever tries next needn't wait until this process has ended.
             with suppress(EverthreadError):
                 if taken:
-                    claim.leave(waiting=not complete)
+                    claim.leave(waiting=not finished)
             claim.end()
 
     def _is_over(self) -> bool:
@@ -367,7 +370,7 @@ class Erasure:
         if self._found.hits or self._purged.waiting:
             return self._report()
         # Kept before the last phase is recorded: after that nobody would write it any more.
-        report = self._report(complete=True)
+        report = self._report(finished=True)
         self._record_phase(FINISHED, None)
         return report
 
@@ -453,14 +456,19 @@ class Erasure:
 
     # ── the report ───────────────────────────────────────────────────────────────────────────
 
-    def _report(self, *, complete: bool = False) -> ErasureReport:
+    def _report(self, *, finished: bool = False) -> ErasureReport:
+        """Return what was done. It is complete if all phases are finished, and nothing in the store is sealed
+        under keys that this keyring neither has nor destroyed: any of it may be the person's."""
         if not self.notes.captured:
             survivors = self._keyring.alive()
             self.notes = msgspec.structs.replace(self.notes, before=len(self._keys), survivors=survivors)
         notes, found, purged = self.notes, self._found, self._purged
+        needs = count_keys(self._core)
+        outline = self._outline(waiting=purged.waiting)
+        unreached = outline.unreached if needs.complete else (*outline.unreached, DAMAGED)
         report = msgspec.structs.replace(
-            self._outline(waiting=purged.waiting),
-            complete=complete,
+            outline,
+            complete=finished and needs.complete and not needs.unopened,
             sealed_values=_without(notes.values, notes.stayed),
             sealed_bytes=max(notes.size - notes.stayed_size, 0),
             user_values=self._users_gone,
@@ -468,7 +476,8 @@ class Erasure:
             master_rotated=notes.rotated,
             needles=len(notes.pieces) + len(notes.traces),
             residues=sum(times for _, times in found.hits),
-            places=self._places(),
+            places=(*self._places(), *unopened_places(outline.store, needs.unopened)),
+            unreached=unreached,
         )
         report = signed(self._core, report)
         # For the caller who asked for the erasure: another process may have finished it.

@@ -29,6 +29,8 @@ IN_PROGRESS = "another process, which is at this erasure and will have its repor
 NOT_LOOKED = "their bytes weren't looked for: they were deleted before any pieces of them were noted"
 #: What became of bytes that were found after all.
 LEFT = "left"
+#: Named among what an erasure doesn't reach.
+DAMAGED = "damaged sealed values: whose they are can't be told"
 #: What a place is called where whose something is can't be told.
 _UNOPENED = "sealed values under keys that aren't in this keyring"
 _ELSEWHERE = "values of persons who were erased through another store"
@@ -141,8 +143,8 @@ class ErasureReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def unopened(self) -> int:
-        """How many sealed values this store holds under keys that aren't in the keyring, where nothing of the
-        person was found: whether any are theirs can't be told without the keyring they were sealed under."""
+        """The number of sealed values in this store under keys that the keyring neither has nor destroyed:
+        whether any are this person's can't be told without the keyring they were sealed under."""
         return self._count(_UNOPENED)
 
     @property
@@ -206,7 +208,7 @@ class ErasureReport(msgspec.Struct, frozen=True, kw_only=True):
         """One line for people."""
         values = f"{counted(self.sealed_values, 'sealed value')} ({counted(self.sealed_bytes, 'byte')})"
         keys = counted(len(self.key_ids), "key")
-        if self.unopened:
+        if self.unopened and not (self.sealed_values or self.user_values or self.waiting):
             return (
                 f"nothing of this person was found here with the keyring {self.keyring}, but it "
                 f"lacks the keys of {counted(self.unopened, 'sealed value')} in this store: whether any of "
@@ -222,14 +224,24 @@ class ErasureReport(msgspec.Struct, frozen=True, kw_only=True):
             return f"the erasure of {keys} isn't finished{waiting}"
         if self.residues:
             return f"erased {found}, but bytes of the person were found in {counted(self.residues, 'place')}"
-        return f"erased {found}{self._held()}{waiting}"
+        return f"erased {found}{self._held()}{self._left_closed()}{waiting}"
 
     def _plan(self, found: str) -> str:
         if not self.key_ids and not self.elsewhere:
             return self._unknown()
         verb = "would go on with an erasure that was cut short:" if self.erasure else "would erase"
         text = f"{verb} {found}" if self.key_ids else "nothing is known of this person here by name"
-        return text + self._held() + self._also() + (f"; held: {self.held}" if self.held else "")
+        text += self._held() + self._also() + self._left_closed()
+        return text + (f"; held: {self.held}" if self.held else "")
+
+    def _left_closed(self) -> str:
+        if not self.unopened:
+            return ""
+        return (
+            f"; not complete: {counted(self.unopened, 'sealed value')} in this store may be this person's "
+            f"and can't be opened with the keyring {self.keyring}; erase the person with the keyring that "
+            "they were sealed under, too, and let all programs share one keyring"
+        )
 
     def _held(self) -> str:
         if not self.stayed:

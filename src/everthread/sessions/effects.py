@@ -210,7 +210,7 @@ def denied_in(thread: str, key: str) -> EffectsDeniedError:
     """What is raised for an effect in a fork that makes none."""
     return EffectsDeniedError(
         f'the effect {key!r} was not called: {thread!r} is a fork for trying things out (effects="deny"), '
-        "or a fork of one; call it in the thread that this was forked from",
+        "a fork of one, or works for one; call it in the thread that was forked",
         key=key,
         thread=thread,
     )

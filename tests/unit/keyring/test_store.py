@@ -72,6 +72,7 @@ def test_the_folder_of_a_file_store_is_refused(tmp_path: Path) -> None:
     use(f"file://{tmp_path}/store", f"{tmp_path}/store/../keys")
 
 
+@pytest.mark.filterwarnings("ignore:.*holds sealed values, and the keyring .* is new")
 def test_the_same_database_under_another_url_is_refused(postgres_url: str) -> None:
     use(postgres_url, "memory:")
     name = "127.0.0.1" if "localhost" in postgres_url else "localhost"

@@ -240,6 +240,7 @@ class _Workflows(WorkflowInboundInterceptor):
         super().init(self._outbound)
 
     async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
+        has_plugin.set(True)
         try:
             return await super().execute_workflow(input)
         finally:
@@ -249,10 +250,6 @@ class _Workflows(WorkflowInboundInterceptor):
                 and not isinstance(error, workflow.ContinueAsNewError)
             ):
                 await self._outbound.end_again()
-
-    async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
-        has_plugin.set(True)
-        return await super().execute_workflow(input)
 
     async def handle_update_handler(self, input: HandleUpdateInput) -> Any:
         has_plugin.set(True)

@@ -33,6 +33,7 @@ from everthread.sessions.aio.lease import OwnLease, SharedLease
 from everthread.sessions.aio.status import AsyncSessionRecords, read_records, uid_of
 from everthread.sessions.lease import Lease, token_of
 from everthread.sessions.tasks import custom_part
+from everthread.threads.aio.fork import deny_effects
 from everthread.threads.aio.thread import AnyVersion, AsyncThread, Effects
 from everthread.threads.twins import ASYNC
 from everthread.values import Personal
@@ -71,6 +72,8 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
     run: str | RunToken | None = None
     #: It does something for the run before it, which stays the last one: it settles an effect.
     unlisted: bool = False
+    #: The run that began it makes no effects: neither does a thread that is made for it.
+    denied: bool = False
 
     def __post_init__(self) -> None:
         names = (
@@ -185,7 +188,7 @@ async def _thread(
             name,
             at=options.at,
             key=options.key,
-            effects=options.effects,
+            effects="deny" if options.denied else options.effects,
             prepare=options.prepare,
             transform=options.transform,
         )
@@ -199,6 +202,8 @@ async def _thread(
             thread.messages.append(_system_message(options.system))
         if options.initial is not None:
             thread.state.update(custom_part(options.initial))
+        if options.denied:
+            deny_effects(thread)
         try:
             await thread.commit(metadata=_tags(options, run_id), key=_beginning(options))
             return thread, True

@@ -196,7 +196,10 @@ class AsyncAgentSession(AwaitedFace):
             await next_round()
         parent = self._parent
         store = await self._home.open()
-        begun = await begin(store, self._wanted, None if parent is None else parent._runs)
+        wanted = self._wanted
+        if parent is not None and parent._caller.denied is not None:
+            wanted = msgspec.structs.replace(wanted, denied=True)
+        begun = await begin(store, wanted, None if parent is None else parent._runs)
         self._set_up(begun, self._lifecycle)
         try:
             if parent is not None:
@@ -240,6 +243,7 @@ class AsyncAgentSession(AwaitedFace):
         self._decisions = Decisions(self._thread, self.run_id, self.agent)
         self._failures = Failures(self._journal, self.run_id, self.user_id)
         shared = self._guard.lease.shared
+        denied = None if self._parent is None else self._parent._caller.denied
         self._ledger = Ledger(self._journal, self.run_id, shared)
         self._caller = Caller(
             self._journal,
@@ -248,7 +252,7 @@ class AsyncAgentSession(AwaitedFace):
             self._notify_tool_use,
             self._failures.put,
             ttl_us=self._guard.lease.holder.ttl_us if shared else None,
-            denied=self._thread.name if self._thread.effects == "deny" else None,
+            denied=self._thread.name if self._thread.effects == "deny" else denied,
         )
         self._thread.handle.effect_caller = self._caller
 

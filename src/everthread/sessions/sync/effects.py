@@ -344,11 +344,11 @@ class Caller:
         on_skip: Callable[[EffectRecord], None] | None = None,
     ) -> None:
         """``ttl_us`` is the lease's, for a run that several processes share; ``denied`` the name of a thread
-        in which no effects are to be made; ``on_skip`` is called with an effect that another execution of the
-        workflow made, before its result is returned."""
+        in which no effects are to be made, the session's own or that of a parent; ``on_skip`` is called with
+        an effect that another execution of the workflow made, before its result is returned."""
         self._on_skip = on_skip
         self._ttl_us = ttl_us
-        self._denied = denied
+        self.denied = denied
         self._journal = journal
         self._ledger = ledger
         self._run_id = run_id
@@ -403,8 +403,8 @@ class Caller:
             if self._on_skip is not None and found.execution not in ("", self._ledger.execution):
                 self._on_skip(found)
             return self._recorded(found)
-        if self._denied is not None:
-            raise denied_in(self._denied, call.key)
+        if self.denied is not None:
+            raise denied_in(self.denied, call.key)
         if isinstance(found, Intent):
             self._compare(call, found)
             if found.id in self._unstarted:

@@ -34,6 +34,7 @@ from everthread.sessions.sync.journal import (
 from everthread.sessions.sync.lease import OwnLease, SharedLease
 from everthread.sessions.sync.status import SessionRecords, read_records, uid_of
 from everthread.sessions.tasks import custom_part
+from everthread.threads.sync.fork import deny_effects
 from everthread.threads.sync.thread import AnyVersion, Effects, Thread
 from everthread.values import Personal
 from everthread.versions import RunToken
@@ -71,6 +72,8 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
     run: str | RunToken | None = None
     #: It does something for the run before it, which stays the last one: it settles an effect.
     unlisted: bool = False
+    #: The run that began it makes no effects: neither does a thread that is made for it.
+    denied: bool = False
 
     def __post_init__(self) -> None:
         names = (
@@ -183,7 +186,7 @@ def _thread(store: ThreadStore, name: str, options: SessionOptions, run_id: str)
             name,
             at=options.at,
             key=options.key,
-            effects=options.effects,
+            effects="deny" if options.denied else options.effects,
             prepare=options.prepare,
             transform=options.transform,
         )
@@ -197,6 +200,8 @@ def _thread(store: ThreadStore, name: str, options: SessionOptions, run_id: str)
             thread.messages.append(_system_message(options.system))
         if options.initial is not None:
             thread.state.update(custom_part(options.initial))
+        if options.denied:
+            deny_effects(thread)
         try:
             thread.commit(metadata=_tags(options, run_id), key=_beginning(options))
             return thread, True

@@ -188,7 +188,10 @@ class AgentSession(BlockingFace):
     def _begin(self) -> None:
         parent = self._parent
         store = self._home.open()
-        begun = begin(store, self._wanted, None if parent is None else parent._runs)
+        wanted = self._wanted
+        if parent is not None and parent._caller.denied is not None:
+            wanted = msgspec.structs.replace(wanted, denied=True)
+        begun = begin(store, wanted, None if parent is None else parent._runs)
         self._set_up(begun, self._lifecycle)
         try:
             if parent is not None:
@@ -221,6 +224,7 @@ class AgentSession(BlockingFace):
         self._decisions = Decisions(self._thread, self.run_id, self.agent)
         self._failures = Failures(self._journal, self.run_id, self.user_id)
         shared = self._guard.lease.shared
+        denied = None if self._parent is None else self._parent._caller.denied
         self._ledger = Ledger(self._journal, self.run_id, shared)
         self._caller = Caller(
             self._journal,
@@ -229,7 +233,7 @@ class AgentSession(BlockingFace):
             self._notify_tool_use,
             self._failures.put,
             ttl_us=self._guard.lease.holder.ttl_us if shared else None,
-            denied=self._thread.name if self._thread.effects == "deny" else None,
+            denied=self._thread.name if self._thread.effects == "deny" else denied,
         )
         self._thread.handle.effect_caller = self._caller
 

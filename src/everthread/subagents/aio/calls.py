@@ -59,6 +59,7 @@ from everthread.subagents.task import (
     task_key,
 )
 from everthread.threads.aio.core import Core
+from everthread.threads.aio.fork import deny_effects
 from everthread.threads.aio.item_times import item_versions
 from everthread.threads.aio.keys import committed_under
 from everthread.threads.aio.step import AsyncStep
@@ -152,7 +153,7 @@ async def begin(
     while True:
         child = await _begin_link(spec, parent, call_id, print_, of, before)
         try:
-            version = await _claim(thread.core, child, thread.name)
+            version = await _claim(thread.core, child, thread)
         except _MovedError:
             await _unlink(parent, child.key)
             continue
@@ -301,8 +302,11 @@ async def _former(thread: AsyncThread, name: str, of: str | None) -> Child | Non
 
 
 async def _can_go_on(thread: AsyncThread, source: str, version: str | None, key: str) -> bool:
-    """Whether a child's thread is still what its parent knows, or was claimed by this very task before."""
+    """Whether a child's thread is still what its parent knows, or was claimed by this very task before. A
+    parent in which no effects are to be made forks a child in which they are."""
     child = await _open(thread.core, source)
+    if thread.effects == "deny" and child.effects != "deny":
+        return False
     try:
         if await committed_under(child, claim_key(key)) is not None:
             return True
@@ -350,16 +354,17 @@ def _mentions(value: Any, text: str) -> bool:
     return False
 
 
-async def _claim(core: Core, child: Child, parent: str) -> str | None:
-    """Make the version with which the child's work begins, once; its id. Raises :class:`_MovedError` if its
-    thread has become somebody else's."""
+async def _claim(core: Core, child: Child, parent: AsyncThread) -> str | None:
+    """Make the version with which the child's work begins, once; its id. If no effects are to be made in the
+    parent, none are made in the child. Raises :class:`_MovedError` if its thread has become somebody else's.
+    """
     if child.mode == "parent":
         return child.version
     goes_on = child.source is None and child.version is not None
     thread = await _open(core, child.thread)
     if child.source is not None:
         source = await _open(core, child.source)
-        thread = await source.fork(child.thread, at=child.version, key=child.key)
+        thread = await source.fork(child.thread, at=child.version, key=child.key, effects=parent.effects)
     while True:
         if thread.head is not None:
             try:
@@ -373,9 +378,11 @@ async def _claim(core: Core, child: Child, parent: str) -> str | None:
                 return known.id
             if goes_on and thread.head.id != child.version:
                 raise _MovedError
-        if child.source == parent:
+        if child.source == parent.name:
             # A copy of the parent has its words, not its children.
             drop_children(thread.state)
+        if parent.effects == "deny":
+            deny_effects(thread)
         tags = {AGENT_TAG: child.name, PARENT_TAG: child.parent, CHILD_TAG: child.thread}
         try:
             return (await thread.commit(metadata=tags, key=claim_key(child.key))).id

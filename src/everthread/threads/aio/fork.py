@@ -81,6 +81,13 @@ def denies_effects(head: CachedHead) -> bool:
     return EFFECTS_LOG in head.logs and head.logs[EFFECTS_LOG].count > 0
 
 
+def deny_effects(thread: AsyncThread) -> None:
+    """Let no effects be made in a thread from its next version on: it works for a fork that makes none."""
+    head = thread.handle.head
+    if head is None or not denies_effects(head):
+        thread.handle.log(EFFECTS_LOG)._add({"fork": thread.name}, None)
+
+
 async def fork(source: AsyncThread, other: AsyncThread, version: Version, terms: Terms) -> None:
     """Make ``other`` a fork of ``source`` at ``version``; with hooks, a key or denied effects it gets a first
     version of its own."""

@@ -111,7 +111,8 @@ class Thread(BlockingFace):
 
     @property
     def effects(self) -> Effects:
-        """``"deny"`` if this thread is a fork in which no effects are to be made, or a fork of such a one."""
+        """``"deny"`` if this thread is a fork in which no effects are to be made, a fork of such a one, or
+        the thread of a subagent that one of them began."""
         handle = self.handle
         handle.ensure_loaded()
         return "deny" if handle.head is not None and forks.denies_effects(handle.head) else "inherit"
