@@ -15,9 +15,8 @@ from dbos import DBOS, SetWorkflowID, error
 
 import everthread
 from everthread import FencedError, UsageError
-from everthread.engines import Execution, ThreadRef
+from everthread.engines import ThreadRef
 from everthread.engines import dbos as engine
-from everthread.engines.dbos import execution
 from tests.engines import dbos_agent
 from tests.engines.dbos_agent import PROMPT, agent, blocking_agent, second_thoughts, world
 from tests.engines.dbos_bench import WAIT_S, Bench, ended, stop, texts, wake
@@ -243,13 +242,8 @@ def test_nothing_of_a_stopped_process_lands_when_it_wakes(bench: Bench, point: s
     bench.verify()
 
 
-@pytest.mark.parametrize("guarded", [True, False])
-def test_an_execution_that_is_late_to_enter_takes_nothing_back(
-    sqlite: Bench, run: Any, monkeypatch: pytest.MonkeyPatch, guarded: bool
-) -> None:
+def test_an_execution_that_is_late_to_enter_takes_nothing_back(sqlite: Bench, run: Any) -> None:
     """It was cancelled and rewound while its step was on the way to the store."""
-    if not guarded:
-        monkeypatch.setattr(execution, "_made", _unguarded)
 
     async def scenario() -> None:
         reached, free = world.hold("enter-model-0")
@@ -264,21 +258,12 @@ def test_an_execution_that_is_late_to_enter_takes_nothing_back(
         free.set()
         with everthread.open(**sqlite.options()) as store:
             thread = store.thread("late")
-            if guarded:
-                # Whoever waits for the late one is told what the other came to.
-                await asyncio.sleep(0)
-                await _settled()
-                assert (thread.head.id, sqlite.contents("late")) == (ended.version, contents)
-            else:
-                await until(lambda: thread.refresh().id != ended.version, "the damage")
+            # Whoever waits for the late one is told what the other came to.
+            await asyncio.sleep(0)
+            await _settled()
+            assert (thread.head.id, sqlite.contents("late")) == (ended.version, contents)
 
     run(sqlite, scenario)
-
-
-def _unguarded(workflow: str, token: str, number: int, dispatch: Any) -> Execution:
-    """Whoever comes last counts."""
-    whose = {"origin": workflow, "owner": workflow, "claim": f"{workflow}#{token}"}
-    return Execution(workflow, orderly=True, number=number, started=time.time(), **whose)
 
 
 async def _settled() -> None:

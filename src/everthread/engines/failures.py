@@ -20,7 +20,8 @@ def own_failure(error: Exception) -> Exception:
     if temporal is None or not temporal.in_workflow():
         return error
     exceptions = importlib.import_module("temporalio.exceptions")
-    if isinstance(error, exceptions.FailureError):
+    own: type[Exception] = exceptions.FailureError
+    if isinstance(error, own):
         return error
     name = type(error).__name__
     failure: Exception = exceptions.ApplicationError(str(error) or name, type=name, non_retryable=True)
