@@ -148,10 +148,10 @@ class Draft(MutableMapping[Any, Any]):
         return len(self.state)
 
     def __eq__(self, other: object) -> bool:
-        return self.state == _document_of(other)
+        return bool(self.state == _document_of(other))
 
     def __or__(self, other: Any) -> dict[Any, Any]:
-        return self.state | _document_of(other)
+        return dict(self.state | _document_of(other))
 
     def __ror__(self, other: Any) -> dict[Any, Any]:
         return dict(other | self.state)
