@@ -12,7 +12,6 @@ _PEERS = ("langgraph-checkpoint-sqlite", "langgraph-checkpoint-postgres", "psyco
 _NEEDS = (*_TOOLS, *_PEERS, "langgraph-prebuilt", "langgraph-cli", "pycryptodome", "uvloop", "pyperf")
 _ALONE = {"NO_DOCKER": "true"}
 _INSIDE = "looks into InMemorySaver's own dictionaries"
-_LABELS = "SqliteStore joins labels by dots and refuses them in batch(); here they are escaped"
 
 SUITES = (
     Suite(
@@ -64,7 +63,6 @@ SUITES = (
             r"test_nonnull_migrations": "reads SqliteStore's migrations",
             r"test_sql_injection_vulnerability": "wants SqliteStore's ValueError for hostile keys",
             r"test_filter_keys_with_hyphens": "asks for nested keys by a dotted path, which only SQL has",
-            r"rejects?_invalid_namespace_labels": _LABELS,
             r"test_no_running_loop": "wants asyncio.InvalidStateError; here it is UsageError",
             r"test_ttl_override_default": (
                 "SqliteStore refreshes on reading only if asked, TTLConfig says by default"
