@@ -1022,7 +1022,7 @@ def test_a_sandbox_that_makes_no_sense_is_refused() -> None:
     async def ok(*_: Any) -> str:
         return ""
 
-    for options in ({}, {"create": ok}, {"create": ok, "destroy": ok, "at_end": "keep"}):
+    for options in ({}, {"create": ok}, {"create": ok, "destroy": ok, "at_end": "forget"}):
         with pytest.raises(InvalidValueError):
             Sandbox(**options)  # type: ignore[arg-type]
     with pytest.raises(InvalidValueError, match="snapshot="):
