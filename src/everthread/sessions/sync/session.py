@@ -224,9 +224,9 @@ class AgentSession(BlockingFace):
         self._decisions = Decisions(self._thread, self.run_id, self.agent)
         self._failures = Failures(self._journal, self.run_id, self.user_id)
         shared = self._guard.lease.shared
-        denied = None if self._parent is None else self._parent._caller.denied
+        denied: str | None = None if self._parent is None else self._parent._caller.denied
         self._ledger = Ledger(self._journal, self.run_id, shared)
-        self._caller = Caller(
+        self._caller: Caller = Caller(
             self._journal,
             self._ledger,
             self.run_id,
