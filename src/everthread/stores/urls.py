@@ -190,9 +190,11 @@ def open_backend(url: str, durability: str) -> Backend:
                 f"{url!r}: a store in memory has no name; write memory:, and hand the open store to who "
                 "is to share it"
             )
-        from everthread.stores.memory import MemoryBackend
+        from importlib import import_module as im
 
-        return MemoryBackend()
+        return im("everthread.records.backend").RecordsBackend(
+            im("everthread.stores.memory_store").MemoryStore(im("everthread.records.tables").TABLES)
+        )
     if scheme == "sqlite":
         return _open_sqlite(url, rest, durability)
     if scheme == "file":

@@ -165,7 +165,9 @@ def write(
         chunks = tuple(packs.detach(splices, blocks))
         blocks = []
         body = records.write_record(header, change, blocks)
-    row = NewRow(seq, DELTA, head.hash, digest, body, key_hash, chunks, sealed, guard, None, ttl or 0)
+    row = NewRow(
+        seq, DELTA, head.hash, digest, body, key_hash, chunks, sealed, guard, None, ttl or 0, now_us, packed
+    )
     # All that can be is made ready now: code is slow to run after the disk has been waited for.
     parent, origin = head.version.id if head.version is not None else None, source[3] if source else None
     step_key, step_slot = (None, None) if step is None else records.step_key(step[0])
@@ -364,7 +366,10 @@ def write_rewind(
     body = records.write_record(records.write_head(header), change, [])
     digest = link_record(head.hash, body)
     seq = head.seq + 1
-    row = NewRow(seq, REWIND, head.hash, digest, body, source=(owner.id, target.seq), ttl_us=ttl or 0)
+    at = owner.id, target.seq
+    row = NewRow(
+        seq, REWIND, head.hash, digest, body, source=at, ttl_us=ttl or 0, at_us=now_us, metadata=packed
+    )
     if handle.writing:
         handle.require_idle("rewind()")
     try:
