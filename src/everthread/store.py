@@ -15,16 +15,10 @@ from everthread.limits import DEFAULT_LIMITS, Limits
 from everthread.maintenance.store import MaintainedStore
 from everthread.maintenance.unfinished import LIFETIMES, cut_short, forget_old, left
 from everthread.process import check_not_in_workflow
+from everthread.records.opening import open_backend
 from everthread.stores.contract import Backend
 from everthread.stores.contract import Progress as ErasureProgress
-from everthread.stores.urls import (
-    Existing,
-    chosen_keyring,
-    chosen_namespace,
-    default_url,
-    open_backend,
-    store_url,
-)
+from everthread.stores.urls import Existing, chosen_keyring, chosen_namespace, default_url, store_url
 from everthread.threads.reports import Progress
 from everthread.threads.runtime import Runtime
 from everthread.threads.twins import iterated

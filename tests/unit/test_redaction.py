@@ -15,11 +15,11 @@ import everthread
 from everthread import Retention, Store
 from everthread.errors import InvalidValueError, StateCorruptedError
 from everthread.maintenance import unfinished
+from everthread.records.opening import open_backend
 from everthread.redaction.redact import RedactionRequest
 from everthread.store import Store as OpenStore
 from everthread.stores.byte_scan import base64_forms
 from everthread.stores.contract import PACK
-from everthread.stores.urls import open_backend
 from everthread.testing.faults import Call, wrapped
 
 SECRET = "SECRET-4711-abcdefgh"

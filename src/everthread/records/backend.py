@@ -1,7 +1,7 @@
 """The old store contract over the rules, for callers that haven't moved to them yet.
 
-Translates names and values, drives the rules with :func:`~everthread.stores.interface.run`, and wakes waiters. It
-holds no rule of its own. It goes away with :class:`everthread.stores.contract.Backend`.
+Translates names and values, drives the rules with :func:`~everthread.stores.interface.run`, and wakes
+waiters. It holds no rule of its own. It goes away with :class:`everthread.stores.contract.Backend`.
 """
 
 from __future__ import annotations
@@ -464,14 +464,13 @@ class RecordsBackend(NoTexts):
     async def _usage(self, line: int) -> Usage:
         sizes: dict[int, tuple[int, int, int]] = {}
         seq = SEQ_END
-        while rows := await self.records.rows.scan(line, seq - 1, _PAGE):
+        while rows := await self.records.rows.complete(line, 1, seq - 1, _PAGE):
             for row in rows:
                 versions, size, keyframes = sizes.get(row.kind, (0, 0, 0))
                 versions += row.seq - row.first + 1
                 size += len(row.body) + len(row.net or b"")
                 sizes[row.kind] = versions, size, keyframes + len(row.keyframe or b"")
-            if (seq := rows[-1].seq) <= 1:
-                break
+            seq = rows[-1].seq
         chunks = await self.records.logs.size(line)
         return line_usage([(kind, *size) for kind, size in sizes.items()], chunks)
 

@@ -30,9 +30,9 @@ _encode = msgspec.msgpack.encode
 class Branch(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """One incarnation of a thread.
 
-    ``counts`` are the log positions used at the fork point. ``parent_hash`` is the beginning of the hash of the
-    version forked from. ``start_hash`` is the hash that the first own version follows. ``root`` is the first
-    branch of the family.
+    ``counts`` are the log positions used at the fork point. ``parent_hash`` is the beginning of the hash of
+    the version forked from. ``start_hash`` is the hash that the first own version follows. ``root`` is the
+    first branch of the family.
     """
 
     number: int

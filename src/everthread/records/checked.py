@@ -1,9 +1,9 @@
 """The checksum of every stored value: added here, checked here, and mentioned nowhere above.
 
-A value is stored as its content followed by four bytes: the CRC-32 (little endian) of its key and content. The
-key is included so that a value found under another key counts as damaged. An event is appended before its
-number is known, so its checksum covers table and owner only. Index entries of events are written by the store
-itself and stay empty.
+A value is stored as its content followed by four bytes: the CRC-32 (little endian) of its key and content.
+The key is included so that a value found under another key counts as damaged. An event is appended before
+its number is known, so its checksum covers table and owner only. Index entries of events are written by the
+store itself and stay empty.
 """
 
 from __future__ import annotations

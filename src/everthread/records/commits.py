@@ -1,7 +1,7 @@
 """Commits: new versions on top of a head, and new branches, each one batch.
 
-A version is stored only if the thread's HEAD still has the hash and the revision that it builds on. Everything
-that is looked up by it (metadata, expiry, commit key, entries) is in the same batch.
+A version is stored only if the thread's HEAD still has the hash and the revision that it builds on.
+Everything that is looked up by it (metadata, expiry, commit key, entries) is in the same batch.
 """
 
 from __future__ import annotations

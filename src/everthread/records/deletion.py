@@ -1,4 +1,4 @@
-"""Deletion of a thread: its name is free again, and everything that no live branch needs is removed with it."""
+"""Deletion of a thread: its name is free, and what no live branch needs is removed with it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Entries: whatever is looked up across the threads of a namespace, written with the commit it follows from.
 
-An entry has a *kind* (open decisions, calls in doubt, session states, pins …), a number that entries of one kind
-are ordered by, the name of its thread, and a detail that tells entries of one thread apart. A reference in the
-branch's DETAIL lets a deletion find the entries of a thread.
+An entry has a *kind* (open decisions, calls in doubt, session states, pins …), a number that entries of one
+kind are ordered by, the name of its thread, and a detail that tells entries of one thread apart. A
+reference in the branch's DETAIL lets a deletion find the entries of a thread.
 """
 
 from __future__ import annotations

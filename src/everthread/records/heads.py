@@ -1,9 +1,9 @@
 """HEAD: the entry of a thread's name, with the newest version and what a commit needs to follow it.
 
-The value starts with the version's hash (32 bytes) and a revision (8 bytes), which a commit guards together.
-The revision changes with every put that keeps the hash, so that a commit can't undo a change of the metadata
-index that it hasn't seen. HEAD names nothing derived (no pack, no keyframe): an index that is rebuilt from the
-journal may lack those.
+The value starts with the version's hash (32 bytes) and a revision (8 bytes), which a commit guards
+together. The revision changes with every put that keeps the hash, so that a commit can't undo a change of
+the metadata index that it hasn't seen. HEAD names nothing derived (no pack, no keyframe): an index that is
+rebuilt from the journal may lack those.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Rewrites: rows that take the place of others while their versions stay, or stay known.
 
-Compaction and keyframes are *derived*: a store may lose them, and they can be rebuilt from the rows that they
-replace. A replacement (prune, redact, move to an archive) is not, so it names the whole span of versions that it
-replaces, whatever rows hold them, and depends on nothing derived.
+Compaction and keyframes are *derived*: a store may lose them, and they can be rebuilt from the rows that
+they replace. A replacement (prune, redact, move to an archive) is not, so it names the whole span of
+versions that it replaces, whatever rows hold them, and depends on nothing derived.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Compaction(msgspec.Struct, frozen=True):
 class Replacement(msgspec.Struct, frozen=True):
     """``rows`` take the place of ``old``, rows as they were read, for the same versions.
 
-    ``dropped`` are ``(log, start, stop)``: positions that nothing refers to any more. ``chunks`` take the place
-    of items that were dropped, now or before. ``seen`` are ``(branch, seq)``: every branch from which these
-    versions can be reached, and the newest version that was considered. ``expected`` are chunks as they were
-    read.
+    ``dropped`` are ``(log, start, stop)``: positions that nothing refers to any more. ``chunks`` take the
+    place of items that were dropped, now or before. ``seen`` are ``(branch, seq)``: every branch from which
+    these versions can be reached, and the newest version that was considered. ``expected`` are chunks as
+    they were read.
     """
 
     old: Sequence[Row] = ()

@@ -1,4 +1,4 @@
-"""Rows: the versions of a branch by sequence number, as single records, packs and what stands for pruned ones.
+"""Rows: the versions of a branch by number, as single records, packs, and what stands for pruned ones.
 
 A row that stands for several versions is kept under its last sequence number. What replaying needs of it (its
 net change) is in ROW, everything else in PAST, so that opening a head never reads the versions inside a pack.
@@ -89,7 +89,7 @@ class Rows:
 
     async def between(self, branch: int, first: int, last: int) -> list[Row]:
         """Return the rows that end with ``first`` … ``last``, oldest first, complete."""
-        return (await self._complete(branch, first, last, last - first + 1))[::-1]
+        return (await self.complete(branch, first, last, last - first + 1))[::-1]
 
     async def above(self, branch: int, floor: int, last: int, limit: int) -> list[Row]:
         """Return up to ``limit`` rows with ``floor < seq <= last``, newest first, without what is in PAST."""
@@ -101,9 +101,10 @@ class Rows:
         """Return up to ``limit`` complete rows from the one that holds ``seq`` downwards, newest first."""
         seq = min(seq, SEQ_END - 1)
         top = await self.holding(branch, seq)
-        return await self._complete(branch, 1, seq if top is None else top.seq, limit)
+        return await self.complete(branch, 1, seq if top is None else top.seq, limit)
 
-    async def _complete(self, branch: int, first: int, last: int, limit: int) -> list[Row]:
+    async def complete(self, branch: int, first: int, last: int, limit: int) -> list[Row]:
+        """Return up to ``limit`` complete rows with ``first <= seq <= last``, newest first."""
         query = Page(ROW.number, branch, first, last + 1, limit, True)
         (found,) = await self._store.read([query], mark=True)
         if not found:

@@ -30,6 +30,7 @@ from everthread.stores.interface import Append, Batch, Guard, Page, Refused, Spa
 
 _END = EVENT_SEQ_MAX + 1
 _PAGE = 500
+_ZERO = 1 << 63
 _TIME, _TYPE, _AGENT = b"t", b"y", b"a"
 
 _encode = msgspec.msgpack.encode
@@ -37,7 +38,8 @@ _decode = msgspec.msgpack.Decoder(tuple[int, str, str | None, bytes]).decode
 
 
 def _by_time(at_us: int) -> bytes:
-    return _TIME + encode_number(max(at_us, 0))
+    """Return the name for a time, in the order of times; before 1970 they are negative."""
+    return _TIME + encode_number(min(max(at_us + _ZERO, 0), 2 * _ZERO - 1))
 
 
 def _by_type(type: str) -> bytes:
@@ -142,15 +144,22 @@ class Streams:
         return [decode_number(at[-8:]) for at, _ in found]
 
     async def between(
-        self, stream: int, since_us: int | None, until_us: int | None, after: tuple[int, int], limit: int
+        self,
+        stream: int,
+        since_us: int | None,
+        until_us: int | None,
+        after: tuple[int, int] | None,
+        limit: int,
     ) -> list[tuple[int, int]]:
         """Return ``(time, number)`` of up to ``limit`` events by time, both ends included, after this one."""
-        start = max(_by_time(since_us or 0), _by_time(after[0]) + encode_number(after[1] + 1))
-        stop = end_of_prefix(_TIME) if until_us is None else _by_time(until_us + 1)
+        start = _TIME if since_us is None else _by_time(since_us)
+        if after is not None:
+            start = max(start, _by_time(after[0]) + encode_number(after[1] + 1))
+        stop = end_of_prefix(_TIME if until_us is None else _by_time(until_us))
         if start >= stop:
             return []
         found = await self._store.page(EVENT_INDEX.number, stream, start, stop, limit)
-        return [(decode_number(at[1:9]), decode_number(at[9:])) for at, _ in found]
+        return [(decode_number(at[1:9]) - _ZERO, decode_number(at[9:])) for at, _ in found]
 
     async def between_by_number(
         self,
@@ -168,7 +177,7 @@ class Streams:
         Reads an index entry for every event in the range: :meth:`between` doesn't.
         """
         seqs: list[int] = []
-        place = (0, 0)
+        place: tuple[int, int] | None = None
         while page := await self.between(stream, since_us, until_us, place, _PAGE):
             seqs += [seq for _, seq in page if seq > after]
             place = page[-1]
