@@ -162,8 +162,7 @@ def write(
     seq, digest, sealed = head.seq + 1, link_record(head.hash, body), (*handle.sealed.values(),)
     chunks: tuple[packs.Chunk, ...] = ()
     if len(body) > packs.FOLD_BYTES and blocks:
-        chunks = tuple(packs.detach(splices, blocks))
-        blocks = []
+        chunks, blocks = tuple(packs.detach(splices, blocks)), []
         body = records.write_record(header, change, blocks)
     row = NewRow(
         seq, DELTA, head.hash, digest, body, key_hash, chunks, sealed, guard, None, ttl or 0, now_us, packed
@@ -178,8 +177,7 @@ def write(
     logs = head.logs.copy() if touched else head.logs
     for log in touched:
         logs[log.name] = log._recorded_state
-    contained = {**head.merged, **merged} if merged else head.merged
-    edits = change if ops else None
+    edits, contained = change if ops else None, {**head.merged, **merged} if merged else head.merged
     single = packs.Single(seq, digest, key_hash, packed, (header, change, blocks), len(body))
     head = moved(head, seq, digest, version, edits, logs, splices, blocks, contained, len(body), single)
     due = head.due(handle.core.folder.records_max, packs.FOLD_BYTES)
