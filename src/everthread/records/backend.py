@@ -6,9 +6,13 @@ waiters. It holds no rule of its own. It goes away with :class:`everthread.store
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+import os
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
+
+import msgspec
 
 from everthread import process
 from everthread.codec import records as codec
@@ -21,8 +25,10 @@ from everthread.records.heads import Head, digest_metadata
 from everthread.records.keys import SEQ_END
 from everthread.records.records import Records
 from everthread.records.registers import Register, StaleRegister
+from everthread.records.restoring import Snapshot, carry_over
 from everthread.records.rewrites import Compaction, Replacement
 from everthread.records.sealed import key_ids
+from everthread.records.tables import HEAD
 from everthread.stores.contract import (
     NO_TAGS,
     Capabilities,
@@ -49,12 +55,14 @@ from everthread.stores.contract import (
     Usage,
     line_usage,
 )
-from everthread.stores.interface import Refused, Store, run
+from everthread.stores.interface import Batch, Refused, Store, run
 from everthread.stores.signals import Signals
+from everthread.stores.text_index import IndexedTexts, TextIndex
 
 T = TypeVar("T")
 
 _PAGE = 256
+_PROBE_S = 0.25
 
 
 def to_branch(line: Line) -> Branch:
@@ -125,13 +133,61 @@ def to_cell(register: Register | None, now_us: int) -> Cell | None:
     return Cell(register.value, register.revision, register.written_us, now_us)
 
 
+class FileStore(Store, Protocol):
+    """A store in files, with its optional operations."""
+
+    @property
+    def text_index(self) -> TextIndex: ...
+
+    def reserve(self) -> bool: ...
+
+    def release(self) -> None: ...
+
+    async def vacuum(self) -> None: ...
+
+    async def backup(self, path: str) -> None: ...
+
+    async def restore(
+        self, path: str, keep: Callable[[Snapshot, Snapshot], Coroutine[Any, Any, Batch]]
+    ) -> None: ...
+
+
+class FeedProbe:
+    """Waits for other processes to change a thread, on behalf of all waiters of one backend."""
+
+    waits = True
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        self._cursors: dict[tuple[int, int], bytes] = {}
+
+    def changed(self, lines: Sequence[int]) -> tuple[()] | None:
+        """Return ``None`` (any line may have changed) or nothing, after a short wait."""
+        return run(self._changed())
+
+    async def _changed(self) -> tuple[()] | None:
+        cursors: dict[tuple[int, int], bytes] = {}
+        for name in await self._records.namespaces.names():
+            namespace = await self._records.namespaces.find(name)
+            newest = await self._records.threads.newest_cursor(namespace)
+            cursors[HEAD.number, namespace] = newest
+        if cursors != self._cursors:
+            self._cursors = cursors
+            return None
+        await self._records.store.wait({}, cursors, _PROBE_S)
+        return ()
+
+    def close(self) -> None:
+        """Nothing is held: the store belongs to the backend."""
+
+
 class RecordsBackend(NoTexts):
     """Thread-safe, if the store is."""
 
     def __init__(self, store: Store) -> None:
         self.records = Records(store)
-        self.signals = Signals()
         info = store.info
+        self.signals = Signals((lambda: FeedProbe(self.records)) if info.shared else None)
         self.url = info.url
         self.capabilities = Capabilities(
             durable=info.durable, multi_process=info.shared, backup="backup" in info.optional, cold=True
@@ -476,7 +532,14 @@ class RecordsBackend(NoTexts):
 
     def totals(self) -> Totals:
         sizes = self._run(self.records.store.usage(None))
-        return Totals(sealed=sizes["sealed"], cells=sizes["register"], events=sizes["event"])
+        _, file_bytes = sizes.get("files", (0, 0))
+        return Totals(
+            sealed=sizes["sealed"],
+            cells=sizes["register"],
+            events=sizes["event"],
+            files=((self.url, file_bytes),) if file_bytes else (),
+            free=sizes.get("free", (0, 0))[1],
+        )
 
     def persist(self) -> None:
         self._run(self.records.store.flush())
@@ -498,3 +561,36 @@ class RecordsBackend(NoTexts):
 
     def __getstate__(self) -> Any:
         raise UnsupportedError(f"a {self.url} store belongs to one process and can't be sent to another")
+
+
+class FileRecordsBackend(IndexedTexts, RecordsBackend):
+    """Over a store in files, which has backups, a text index, and free space to give back."""
+
+    def __init__(self, store: FileStore) -> None:
+        super().__init__(store)
+        self.capabilities = msgspec.structs.replace(self.capabilities, texts=True)
+        self._texts = store.text_index
+        self._files = store
+
+    def reserve(self) -> bool:
+        """Keep other processes from writing until this one has, for a short time."""
+        return self._files.reserve()
+
+    def release(self) -> None:
+        self._files.release()
+
+    def compact(self) -> None:
+        self._run(self._files.vacuum())
+
+    def backup(self, path: str) -> None:
+        self._run(self._files.backup(path))
+
+    def restore(self, path: str, cells: Sequence[PutCell] = ()) -> None:
+        def keep(present: Snapshot, restored: Snapshot) -> Coroutine[Any, Any, Batch]:
+            return carry_over(
+                present, restored, cells, clock_us=time.time_ns() // 1_000, random_bytes=os.urandom
+            )
+
+        self._run(self._files.restore(path, keep))
+        self.records.forget()
+        self.signals.ring_all()

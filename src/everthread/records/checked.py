@@ -143,7 +143,7 @@ class CheckedStore:
 
     async def write(self, batches: Sequence[Batch]) -> list[Outcome]:
         """As the store's. A guard's prefix is compared with the content, which a value starts with."""
-        outcomes = await self.store.write([_sealed(batch) for batch in batches])
+        outcomes = await self.store.write([seal_batch(batch) for batch in batches])
         return [_content(outcome) if isinstance(outcome, Refused) else outcome for outcome in outcomes]
 
     async def write_one(self, batch: Batch) -> Outcome:
@@ -170,7 +170,8 @@ class CheckedStore:
         await self.store.close()
 
 
-def _sealed(batch: Batch) -> Batch:
+def seal_batch(batch: Batch) -> Batch:
+    """Return the batch as it is stored: with a checksum in every value."""
     puts = [(key, seal(key, content)) for key, content in batch.puts]
     append = batch.append
     if append is not None:

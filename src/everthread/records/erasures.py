@@ -23,6 +23,15 @@ _encode = msgspec.msgpack.encode
 _decode = msgspec.msgpack.Decoder(ErasedKey).decode
 
 
+def put_erasure(entry: ErasedKey) -> tuple[list[Put], list[Span]]:
+    """Return the puts and deletes that store an entry, and list it while it isn't finished."""
+    listed = _UNFINISHED + entry.key_id
+    puts: list[Put] = [(_key(entry), _encode(entry))]
+    if entry.phase < FINISHED:
+        return [*puts, ((COUNTER.number, 0, listed), b"")], []
+    return puts, [only(COUNTER, 0, listed)]
+
+
 class Erasures:
     """Reads and extends the ledger."""
 
@@ -42,13 +51,11 @@ class Erasures:
             merged[_key(entry)] = merged_erasure(merged[_key(entry)], entry)
         puts: list[Put] = []
         deletes: list[Span] = []
-        for key, each in merged.items():
+        for each in merged.values():
             assert each is not None
-            puts.append((key, _encode(each)))
-            if each.phase < FINISHED:
-                puts.append(((COUNTER.number, 0, _UNFINISHED + each.key_id), b""))
-            else:
-                deletes.append(only(COUNTER, 0, _UNFINISHED + each.key_id))
+            entry_puts, entry_deletes = put_erasure(each)
+            puts += entry_puts
+            deletes += entry_deletes
         return not isinstance(await self._store.write_one(Batch(guards, puts, deletes)), Refused)
 
     async def all(self) -> list[ErasedKey]:

@@ -6,9 +6,13 @@ from everthread.records.checked import CheckedStore
 from everthread.records.keys import decode_name, decode_number, encode_name, encode_number, end_of_prefix
 from everthread.records.numbers import Numbers
 from everthread.records.tables import NAMESPACE
-from everthread.stores.interface import Batch, Guard
+from everthread.stores.interface import Batch, Guard, Key
 
 _PREFIX = b"="
+
+
+def namespace_key(namespace: str) -> Key:
+    return NAMESPACE.number, 0, _PREFIX + encode_name(namespace)
 
 
 class Namespaces:
@@ -19,11 +23,15 @@ class Namespaces:
         self._numbers = numbers
         self._known: dict[str, int] = {}
 
+    def forget(self) -> None:
+        """Forget what was read, because the whole content has been replaced."""
+        self._known.clear()
+
     async def find(self, namespace: str) -> int:
         """Return the number of a namespace, or 0, which owns nothing of a namespace, if it has none."""
         number = self._known.get(namespace, 0)
         if not number:
-            (value,) = await self._store.get((NAMESPACE.number, 0, _PREFIX + encode_name(namespace)))
+            (value,) = await self._store.get(namespace_key(namespace))
             if value is not None:
                 number = self._known[namespace] = decode_number(value)
         return number
@@ -31,7 +39,7 @@ class Namespaces:
     async def make(self, namespace: str) -> int:
         """Return the number of a namespace; assign one if it has none."""
         while not (number := await self.find(namespace)):
-            key = NAMESPACE.number, 0, _PREFIX + encode_name(namespace)
+            key = namespace_key(namespace)
             value = encode_number(await self._numbers.next())
             await self._store.write_one(Batch([Guard(key, None)], [(key, value)], durable=False))
         return number

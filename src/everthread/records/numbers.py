@@ -8,7 +8,7 @@ from everthread.records.tables import COUNTER
 from everthread.stores.interface import Batch, Guard, Key, Refused
 
 BLOCK = 64
-_KEY: Key = (COUNTER.number, 0, b"ids")
+COUNTER_KEY: Key = (COUNTER.number, 0, b"ids")
 
 
 class Numbers:
@@ -27,9 +27,11 @@ class Numbers:
                 await self._take_block()
 
     async def _take_block(self) -> None:
-        (known,) = await self._store.get(_KEY)
+        (known,) = await self._store.get(COUNTER_KEY)
         last = decode_number(known or b"")
         # Not durable by itself: the durable write that first uses one of the numbers comes after it.
-        batch = Batch([Guard(_KEY, known)], [(_KEY, encode_number(last + BLOCK))], durable=False)
+        batch = Batch(
+            [Guard(COUNTER_KEY, known)], [(COUNTER_KEY, encode_number(last + BLOCK))], durable=False
+        )
         if not isinstance(await self._store.write_one(batch), Refused):
             self._free.extend(range(last + BLOCK, last, -1))

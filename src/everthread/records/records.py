@@ -44,3 +44,8 @@ class Records:
         self.entries = Entries(self.store)
         self.registers = Registers(self.store, random_bytes)
         self.streams = Streams(self.store, numbers)
+
+    def forget(self) -> None:
+        """Forget everything that was read, because the whole content has been replaced."""
+        for each in (self.namespaces, self.branches, self.logs, self.commits, self.streams):
+            each.forget()

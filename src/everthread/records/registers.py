@@ -50,14 +50,20 @@ def register_key(namespace: int, name: str) -> Key:
     return REGISTER.number, namespace, encode_name(name)
 
 
-def _read(content: bytes | None) -> Register | None:
-    if content is None:
-        return None
+def encode_register(value: bytes, revision: int, written_us: int, token_and_nonce: bytes) -> bytes:
+    return token_and_nonce + _encode((revision, written_us, value))
+
+
+def decode_register(content: bytes) -> Register:
     try:
         revision, written_us, value = _decode(content[_FIXED:])
     except (msgspec.MsgspecError, ValueError) as error:
         raise StateCorruptedError("a register can't be decoded", where="register") from error
     return Register(value, revision, written_us, content[:_TOKEN], content[_TOKEN:_FIXED])
+
+
+def _read(content: bytes | None) -> Register | None:
+    return None if content is None else decode_register(content)
 
 
 class Registers:
@@ -77,7 +83,7 @@ class Registers:
         """Return up to ``limit`` registers by name, from the first after ``after`` that has the prefix."""
         start, stop = start_after(prefix, after), end_of_prefix(encode_name(prefix))
         found = await self._store.page(REGISTER.number, namespace, start, stop, limit)
-        return [(decode_name(at), register) for at, content in found if (register := _read(content))]
+        return [(decode_name(at), decode_register(content)) for at, content in found]
 
     async def compare_and_set(
         self,
@@ -110,7 +116,7 @@ class Registers:
             revision = clock_us * 1_000 if known is None else expected + 1
             token = self._random_bytes(_TOKEN) if known is None or take_over else known.token
             new = Register(value, revision, now_us, token, self._random_bytes(_FIXED - _TOKEN))
-            content = new.guard + _encode((revision, now_us, value))
+            content = encode_register(value, revision, now_us, new.guard)
             batch = Batch([guard], [(key, content)], durable=durable)
         outcome = await self._store.write_one(batch)
         if isinstance(outcome, Refused):

@@ -80,6 +80,11 @@ class Threads:
         """
         return await self._feed(Feed(HEAD.number, namespace, after, limit))
 
+    async def newest_cursor(self, namespace: int) -> bytes:
+        """Return the cursor of the last change, ``b""`` if there was none."""
+        page = await self._feed(Feed(HEAD.number, namespace, b"", 1, reverse=True))
+        return page[0].cursor if page else b""
+
     async def recent(self, namespace: int, before: bytes, limit: int) -> list[Change]:
         """Return up to ``limit`` live threads, the most recently changed first, before this cursor."""
         found: list[Change] = []
