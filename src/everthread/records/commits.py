@@ -228,8 +228,8 @@ class Commits:
                 number, version = commits[index]
                 try:
                     plan = await self._plan(number, version, heads.get(number))
-                except (StaleHead, KeyKnown, VersionGone) as refusal:
-                    results[index] = refusal
+                except (StaleHead, KeyKnown, VersionGone) as error:
+                    results[index] = error
                 else:
                     plans[index] = plan
                     heads[number] = plan.head
