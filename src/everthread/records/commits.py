@@ -89,12 +89,16 @@ class StaleHead(Exception):  # noqa: N818 - a signal between layers, callers see
 
 
 class Plan(msgspec.Struct):
-    """A batch in the making, and the head that it leaves."""
+    """A batch in the making, and what it leaves for the next version of the same branch."""
 
     head: Head
     guards: list[Guard]
     puts: list[Put] = []
     deletes: list[Span] = []
+    #: The indexed metadata, if this batch or one before it in the same write sets any.
+    digests: Digests | None = None
+    #: The versions by commit key, for keys of this batch or one before it in the same write.
+    seqs: dict[bytes, list[int]] = {}
 
     def batch(self) -> Batch:
         return Batch(self.guards, self.puts, self.deletes)
@@ -108,22 +112,24 @@ def plan_version(
     ``before`` is the head's indexed metadata, needed if the version sets any. ``seqs`` are earlier versions
     of the branch with the same key.
     """
-    name = branch.name
+    name, key = branch.name, head_key(namespace, branch.name)
     new = Head(version.hash, branch.number, version.seq, version.at_us, version.ttl_us, 0, head.digests)
-    plan = Plan(new, [Guard(head_key(namespace, name), head.guard)])
+    row = put_record(branch.number, version.seq, version.kind, version.hash, version.body)
+    # HEAD and row come first: a batch of little else takes the fast path of a store.
+    plan = Plan(new, [Guard(key, head.guard)], [(key, b""), row])
     if version.digests:
-        after = {**before, **version.digests}
-        plan.head, plan.puts = with_digests(new, after)
-        puts, plan.deletes = index_metadata(namespace, name, before, after)
-        plan.puts += puts
+        plan.digests = {**before, **version.digests}
+        plan.head, detail = with_digests(new, plan.digests)
+        entries, plan.deletes = index_metadata(namespace, name, before, plan.digests)
+        plan.puts += [*detail, *entries]
+    plan.puts[0] = key, encode_head(plan.head)
     if version.ttl_us or head.ttl_us:
         puts, deletes = index_expiry(namespace, name, head, new)
         plan.puts += puts
         plan.deletes += deletes
-    plan.puts.append((head_key(namespace, name), encode_head(plan.head)))
-    plan.puts.append(put_record(branch.number, version.seq, version.kind, version.hash, version.body))
     if version.key is not None:
-        plan.puts.append((commit_key(branch.number, version.key), _encode([*seqs, version.seq])))
+        plan.seqs[version.key] = [*seqs, version.seq]
+        plan.puts.append((commit_key(branch.number, version.key), _encode(plan.seqs[version.key])))
         if version.key_is_new:
             plan.guards.append(Guard(commit_key(branch.number, version.key), None))
     if version.sealed:
@@ -169,6 +175,7 @@ class Commits:
 
     def remember(self, head: Head) -> Head:
         self._heads[head.branch] = head
+        self._heads.move_to_end(head.branch)
         if len(self._heads) > _CACHED:
             self._heads.popitem(last=False)
         return head
@@ -223,16 +230,13 @@ class Commits:
             if not waiting:
                 break
             plans: dict[int, Plan] = {}
-            heads: dict[int, Head] = {}
+            newest: dict[int, Plan] = {}
             for index in waiting:
                 number, version = commits[index]
                 try:
-                    plan = await self._plan(number, version, heads.get(number))
+                    plans[index] = newest[number] = await self._plan(number, version, newest.get(number))
                 except (StaleHead, KeyKnown, VersionGone) as error:
                     results[index] = error
-                else:
-                    plans[index] = plan
-                    heads[number] = plan.head
             outcomes = await self._store.write([plan.batch() for plan in plans.values()])
             again: set[int] = set()
             for (index, plan), outcome in zip(plans.items(), outcomes, strict=True):
@@ -249,20 +253,28 @@ class Commits:
         busy = StoreBusyError("the thread is being maintained: its index keeps changing; try again")
         return [results.get(index, busy) for index in range(len(commits))]
 
-    async def _plan(self, number: int, version: NewVersion, head: Head | None) -> Plan:
-        """Plan a version on top of ``head``, or of the newest one."""
+    async def _plan(self, number: int, version: NewVersion, earlier: Plan | None) -> Plan:
+        """Plan a version on top of an earlier one of the same write, or of the newest one."""
         branch = await self._branches.identity(number)
         if branch is None:
             raise StaleHead(None)
-        head = head or self._heads.get(number)
+        head = self._heads.get(number) if earlier is None else earlier.head
         if head is None or head.hash != version.previous:
             head = await self.head(branch)
             if head is None or head.hash != version.previous:
                 raise StaleHead(head)
+            earlier = None
         namespace = await self._namespaces.find(branch.namespace)
-        before = await self.digests(head) if version.digests else {}
-        seqs = await self._seqs_with_key(branch, version) if version.key is not None else ()
-        plan = plan_version(namespace, branch, head, version, before, seqs)
+        digests = None if earlier is None else earlier.digests
+        seqs = {} if earlier is None else earlier.seqs
+        if version.digests and digests is None:
+            digests = await self.digests(head)
+        if version.key is not None and version.key not in seqs:
+            seqs = {**seqs, version.key: await self._seqs_with_key(branch, version)}
+        known = seqs.get(version.key or b"", ())
+        plan = plan_version(namespace, branch, head, version, digests or {}, known)
+        plan.digests = digests if plan.digests is None else plan.digests
+        plan.seqs = {**seqs, **plan.seqs}
         if version.source is not None:
             plan.guards += await self._source_guards(*version.source)
             plan.puts.append(self._branches.new_mark(version.source[0], REACH))

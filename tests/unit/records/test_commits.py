@@ -90,6 +90,19 @@ def test_versions_that_follow_a_replanned_one_are_replanned_with_it(driver: Driv
     assert [result.hash for result in results if isinstance(result, Head)] == [first.hash, second.hash]
 
 
+def test_versions_of_one_write_know_what_the_earlier_ones_indexed(driver: Driver) -> None:
+    long = {f"name {number}": b"1" for number in range(100)}
+    branch = driver.create("a", metadata=long)
+    first = driver.version(driver.head(branch).hash, 2, metadata={"name 1": b"2"}, key=KEY)
+    second = driver.version(first.hash, 3, metadata={"name 1": b"3"}, key=KEY)
+    run(driver.records.commits.commit_all([(branch.number, first), (branch.number, second)]))
+    find, space = driver.records.threads.with_metadata, driver.space()
+    found = [run(find(space, [digest_metadata("name 1", value)], None, 9)) for value in (b"1", b"2", b"3")]
+    assert [driver.names(heads) for heads in found] == [[], [], ["a"]]
+    expected = [(branch.number, 2), (branch.number, 3)]
+    assert run(driver.records.commits.find_commit_key([(branch.number, 9)], KEY)) == expected
+
+
 def test_a_name_is_free_again_after_a_deletion_only(driver: Driver) -> None:
     branch = driver.create("a")
     with pytest.raises(NameTaken):
