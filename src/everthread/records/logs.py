@@ -35,6 +35,11 @@ _encode = msgspec.msgpack.encode
 _decode = msgspec.msgpack.Decoder(tuple[int, bytes]).decode
 
 
+def is_log(key: Key) -> bool:
+    """Return True if a key of DETAIL holds the number of a log."""
+    return isinstance(key[2], bytes) and key[2].startswith(LOG_PREFIX)
+
+
 def put_chunk(log: int, chunk: Chunk) -> list[Put]:
     """Return the puts of a chunk; one without data stands for items that were pruned."""
     count = chunk.count.to_bytes(4, "big")

@@ -12,11 +12,12 @@ from typing import Any, Protocol, cast
 from everthread.records.checked import CheckedStore, seal_batch
 from everthread.records.erasures import Erasures, put_erasure
 from everthread.records.keys import Put, decode_number, encode_number, only
+from everthread.records.logs import is_log
 from everthread.records.namespaces import namespace_key
 from everthread.records.numbers import COUNTER_KEY
 from everthread.records.registers import decode_register, encode_register, register_key
 from everthread.records.sealed import Sealed
-from everthread.records.tables import NAMESPACE, REGISTER, SEALED, SEALED_BY, STREAM
+from everthread.records.tables import BRANCH, DETAIL, NAMESPACE, REGISTER, SEALED, SEALED_BY, STREAM
 from everthread.stores.contract import PutCell, erasure_after_restore, split_keys
 from everthread.stores.interface import At, Batch, Key, Query, Span, Store
 
@@ -62,9 +63,13 @@ async def carry_over(
     last = max(
         [decode_number(content or b"") for each in (now, then) for content in await each.get(COUNTER_KEY)]
     )
+    # Another process may know these numbers, and write under them.
     for table in (NAMESPACE, STREAM):
-        # Another process may know these numbers, and write under them.
         puts |= dict(await _missing(table.number, now, then))
+    branches = {at for (_, _, at), _ in await _walk(then, BRANCH.number)}
+    for key, content in await _missing(DETAIL.number, now, then):
+        if key[1] in branches and is_log(key):
+            puts[key] = content
     last = await _put_registers(then, puts, kept, last, clock_us * 1_000, random_bytes)
     puts[COUNTER_KEY] = encode_number(last)
     ledger = {entry.key_id: entry for entry in await Erasures(then).all()}
