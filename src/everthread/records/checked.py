@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from everthread.errors import StateCorruptedError
@@ -208,8 +208,3 @@ def _verify(key: Key, value: bytes, mark: bool) -> bytes | Damaged:
     if content is DAMAGED and not mark:
         raise damage(key)
     return content
-
-
-def present(contents: Iterable[Any]) -> list[Any]:
-    """Return the contents that are neither absent nor damaged."""
-    return [content for content in contents if content is not None and content is not DAMAGED]

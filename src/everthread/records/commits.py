@@ -36,7 +36,7 @@ from everthread.records.namespaces import Namespaces
 from everthread.records.numbers import Numbers
 from everthread.records.rows import Rows, put_record
 from everthread.records.sealed import guard_sealed, key_ids, put_sealed
-from everthread.records.tables import COMMIT_KEY, ERASED, HEAD, MARK
+from everthread.records.tables import COMMIT_KEY, ERASED, HEAD, MARK, REGISTER
 from everthread.stores.contract import (
     KeyErased,
     KeyKnown,
@@ -75,6 +75,8 @@ class NewVersion(msgspec.Struct, frozen=True, kw_only=True):
     sealed: Sequence[SealedRow] = ()
     #: ``(branch, seq)`` of the version that a rewind goes back to.
     source: tuple[int, int] | None = None
+    #: Refuse the version unless a lease still has its owner; see :func:`~.registers.lease_guard`.
+    lease: Guard | None = None
     #: Entries to put, and entries to delete.
     entries: Sequence[Entry] = ()
     closed_entries: Sequence[Entry] = ()
@@ -86,6 +88,10 @@ class StaleHead(Exception):  # noqa: N818 - a signal between layers, callers see
     def __init__(self, head: Head | None) -> None:
         super().__init__("stale")
         self.head = head
+
+
+class LeaseLost(Exception):  # noqa: N818 - a signal between layers, callers see a typed error
+    """Another owner has taken the lease over, or it was deleted."""
 
 
 class Plan(msgspec.Struct):
@@ -117,6 +123,8 @@ def plan_version(
     row = put_record(branch.number, version.seq, version.kind, version.hash, version.body)
     # HEAD and row come first: a batch of little else takes the fast path of a store.
     plan = Plan(new, [Guard(key, head.guard)], [(key, b""), row])
+    if version.lease is not None:
+        plan.guards.append(version.lease)
     if version.digests:
         plan.digests = {**before, **version.digests}
         plan.head, detail = with_digests(new, plan.digests)
@@ -220,9 +228,10 @@ class Commits:
     async def commit_all(self, commits: Sequence[tuple[int, NewVersion]]) -> list[Head | Exception]:
         """Store several versions, each on its own terms, with one sync.
 
-        For each the new head, or why nothing was stored: :class:`StaleHead`, ``KeyKnown``, ``VersionGone``
-        (its source was pruned) or ``KeyErased``. Versions that follow each other in one branch count in their
-        order. A version that only met a changed index or a compaction is planned again.
+        For each the new head, or why nothing was stored: :class:`StaleHead`, :class:`LeaseLost`,
+        ``KeyKnown``, ``VersionGone`` (its source was pruned) or ``KeyErased``. Versions that follow each
+        other in one branch count in their order. A version that only met a changed index or a compaction is
+        planned again.
         """
         results: dict[int, Head | Exception] = {}
         for _ in range(_TRIES):
@@ -310,6 +319,8 @@ class Commits:
             return KeyErased(frozenset(await self._erasures.among(key_ids(version.sealed))))
         if table == COMMIT_KEY.number:
             return KeyKnown()
+        if table == REGISTER.number:
+            return LeaseLost()
         if table == HEAD.number:
             branch = await self._branches.get(number)
             head = None if branch is None else self._own_head(branch, refused.value)
@@ -332,7 +343,8 @@ class Commits:
 
         ``number``, and ``root`` if it is 0, are assigned. ``source`` is the thread's branch that is forked;
         ``branch.parent`` the one that holds the version. Raises ``NameTaken``, ``SourceGone`` (the source was
-        deleted), ``VersionGone`` (the version was pruned) or ``KeyErased``; nothing is stored then.
+        deleted), ``VersionGone`` (the version was pruned), ``KeyErased`` or :class:`LeaseLost`; nothing is
+        stored then.
         """
         number = await self._numbers.next()
         branch = msgspec.structs.replace(branch, number=number, root=branch.root or number)
@@ -352,6 +364,8 @@ class Commits:
                 raise NameTaken
             if table == ERASED.number and version is not None:
                 raise KeyErased(frozenset(await self._erasures.among(key_ids(version.sealed))))
+            if table == REGISTER.number:
+                raise LeaseLost
             assert table == MARK.number
         raise StoreBusyError("the thread to fork is being maintained: its rows keep changing; try again")
 

@@ -50,6 +50,11 @@ def register_key(namespace: int, name: str) -> Key:
     return REGISTER.number, namespace, encode_name(name)
 
 
+def lease_guard(namespace: int, name: str, token: bytes) -> Guard:
+    """Return the guard that a register still has this owner, for writes that rely on a lease."""
+    return Guard(register_key(namespace, name), token)
+
+
 def encode_register(value: bytes, revision: int, written_us: int, token_and_nonce: bytes) -> bytes:
     return token_and_nonce + _encode((revision, written_us, value))
 

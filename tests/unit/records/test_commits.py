@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from everthread.records.commits import StaleHead
+from everthread.records.commits import LeaseLost, StaleHead
 from everthread.records.entries import Entry
 from everthread.records.heads import HEAD_MAX, Head, decode_head, digest_metadata, encode_head, with_digests
+from everthread.records.registers import lease_guard
 from everthread.records.rewrites import Replacement
 from everthread.records.tables import BRANCH, COUNTER, HEAD, MARK, NAMESPACE, TABLES, UID
 from everthread.stores.contract import (
@@ -129,6 +130,23 @@ def test_a_key_that_must_be_new_is_refused_in_the_branch_and_its_forks(driver: D
     driver.commit(fork, key=late, key_is_new=True)
     find = driver.records.commits.find_commit_key
     assert run(find([(fork.number, 9), (branch.number, 1)], KEY)) == [(fork.number, 2), (branch.number, 1)]
+
+
+def test_a_commit_under_a_lease_lands_after_heartbeats_and_not_after_a_take_over(
+    driver: Driver, another: Another
+) -> None:
+    branch = driver.create("a")
+    registers, space = driver.records.registers, driver.space()
+    taken = run(registers.compare_and_set(space, "lease", 0, b"run 1", 10))
+    assert taken is not None
+    lease = lease_guard(space, "lease", taken.token)
+    beat = run(registers.compare_and_set(space, "lease", taken.revision, b"run 1, alive", 20))
+    assert beat is not None
+    stored = driver.commit(branch, lease=lease)
+    run(another().records.registers.compare_and_set(space, "lease", beat.revision, b"2", 30, take_over=True))
+    with pytest.raises(LeaseLost):
+        driver.commit(branch, lease=lease)
+    assert driver.head(branch) == stored
 
 
 def test_nothing_is_sealed_under_an_erased_key(driver: Driver) -> None:
