@@ -86,21 +86,22 @@ class MemoryStore:
         self._clock_us = clock_us
         self._collections: dict[tuple[int, int], _Collection] = {}
         self._stamp = 0
-        #: What the write in progress replaced: key, value, stamp.
+        #: What the newest write replaced: key, value, stamp.
         self._undo: list[tuple[Key, bytes | None, int | None]] = []
-        self._changed = threading.Condition(threading.RLock())
-        self._writing = self._closed = False
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._closed = False
         self._generation = process.generation
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
         process.check_not_forked(self._generation)
-        with self._changed:
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            # In a signal handler or a finaliser that runs inside write().
+            raise StoreBusyError("this thread is in the middle of a call of this store; try again after it")
+        with self._lock:
             if self._closed:
                 raise StoreClosedError("this store is closed; open it again")
-            if self._writing:
-                # In a signal handler or a finaliser that runs inside write().
-                raise StoreBusyError("this thread is in the middle of a write; try again after it")
             yield
 
     def _of(self, table: int, owner: int) -> _Collection:
@@ -150,7 +151,7 @@ class MemoryStore:
 
     async def write(self, batches: Sequence[Batch]) -> list[Outcome]:
         with self._exclusive():
-            self._writing = True
+            self._undo = []
             try:
                 outcomes = [self._apply(batch) for batch in batches]
             except BaseException:
@@ -158,9 +159,6 @@ class MemoryStore:
                 for (table, owner, at), value, stamp in reversed(self._undo):
                     self._collections[table, owner].change(at, value, stamp)
                 raise
-            finally:
-                self._undo.clear()
-                self._writing = False
             self._changed.notify_all()
             return outcomes
 
