@@ -17,7 +17,7 @@ pytest.register_assert_rewrite("everthread.testing")
 
 import everthread  # noqa: E402
 from everthread.history import packs, snapshots  # noqa: E402
-from everthread.records.backend import FileRecordsBackend  # noqa: E402
+from everthread.records.file_backend import FileRecordsBackend  # noqa: E402
 from everthread.records.tables import TABLES  # noqa: E402
 from everthread.stores.sqlite import store as sqlite  # noqa: E402
 from everthread.stores.sqlite.connection import Settings  # noqa: E402

@@ -6,13 +6,9 @@ waiters. It holds no rule of its own. It goes away with :class:`everthread.store
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
-
-import msgspec
+from typing import Any, TypeVar
 
 from everthread import process
 from everthread.codec import records as codec
@@ -25,7 +21,6 @@ from everthread.records.heads import Head, digest_metadata
 from everthread.records.keys import SEQ_END
 from everthread.records.records import Records
 from everthread.records.registers import Register, StaleRegister
-from everthread.records.restoring import Snapshot, carry_over
 from everthread.records.rewrites import Compaction, Replacement
 from everthread.records.sealed import key_ids
 from everthread.records.tables import HEAD
@@ -55,9 +50,8 @@ from everthread.stores.contract import (
     Usage,
     line_usage,
 )
-from everthread.stores.interface import Batch, Refused, Store, run
+from everthread.stores.interface import Refused, Store, run
 from everthread.stores.signals import Signals
-from everthread.stores.text_index import IndexedTexts, TextIndex
 
 T = TypeVar("T")
 
@@ -131,25 +125,6 @@ def to_cell(register: Register | None, now_us: int) -> Cell | None:
     if register is None:
         return None
     return Cell(register.value, register.revision, register.written_us, now_us)
-
-
-class FileStore(Store, Protocol):
-    """A store in files, with its optional operations."""
-
-    @property
-    def text_index(self) -> TextIndex: ...
-
-    def reserve(self) -> bool: ...
-
-    def release(self) -> None: ...
-
-    async def vacuum(self) -> None: ...
-
-    async def backup(self, path: str) -> None: ...
-
-    async def restore(
-        self, path: str, keep: Callable[[Snapshot, Snapshot], Coroutine[Any, Any, Batch]]
-    ) -> None: ...
 
 
 class FeedProbe:
@@ -561,36 +536,3 @@ class RecordsBackend(NoTexts):
 
     def __getstate__(self) -> Any:
         raise UnsupportedError(f"a {self.url} store belongs to one process and can't be sent to another")
-
-
-class FileRecordsBackend(IndexedTexts, RecordsBackend):
-    """Over a store in files, which has backups, a text index, and free space to give back."""
-
-    def __init__(self, store: FileStore) -> None:
-        super().__init__(store)
-        self.capabilities = msgspec.structs.replace(self.capabilities, texts=True)
-        self._texts = store.text_index
-        self._files = store
-
-    def reserve(self) -> bool:
-        """Keep other processes from writing until this one has, for a short time."""
-        return self._files.reserve()
-
-    def release(self) -> None:
-        self._files.release()
-
-    def compact(self) -> None:
-        self._run(self._files.vacuum())
-
-    def backup(self, path: str) -> None:
-        self._run(self._files.backup(path))
-
-    def restore(self, path: str, cells: Sequence[PutCell] = ()) -> None:
-        def keep(present: Snapshot, restored: Snapshot) -> Coroutine[Any, Any, Batch]:
-            return carry_over(
-                present, restored, cells, clock_us=time.time_ns() // 1_000, random_bytes=os.urandom
-            )
-
-        self._run(self._files.restore(path, keep))
-        self.records.forget()
-        self.signals.ring_all()

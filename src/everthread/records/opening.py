@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def open_backend(url: str, durability: str) -> Backend:
-    """The store behind a URL, opened. Raises :class:`UnsupportedError` for a scheme nobody knows."""
+    """Open the store behind a URL. Raises :class:`UnsupportedError` for an unknown scheme."""
     scheme, rest = _split(url, durability)
     if scheme == "memory":
         if rest not in ("", "//"):
@@ -53,7 +53,7 @@ def open_memory() -> Backend:
 
 
 async def connect_async(url: str, durability: str) -> AsyncBackend:
-    """The store behind a URL for which :func:`over_network` is true, opened, with its async driver."""
+    """Open the store behind a URL for which :func:`over_network` is true, with its async driver."""
     scheme, _ = _split(url, durability)
     create = not isinstance(url, Existing)
     backend: AsyncBackend = await _opening(scheme, "aio").connect(url, durability, create)
@@ -61,7 +61,7 @@ async def connect_async(url: str, durability: str) -> AsyncBackend:
 
 
 def _split(url: str, durability: str) -> tuple[str, str]:
-    """The scheme of a URL, and the rest."""
+    """Return the scheme of a URL, and the rest."""
     if durability not in ("full", "process"):
         raise InvalidValueError(f'durability is "full" or "process", not {durability!r}', path="durability")
     if not isinstance(url, str) or "\0" in url:
@@ -73,7 +73,7 @@ def _split(url: str, durability: str) -> tuple[str, str]:
 
 
 def _opening(scheme: str, colour: str) -> Any:
-    """The module that opens a network store. Raises :class:`MissingDependencyError` without its extra."""
+    """Return the module that opens a network store. Raises ``MissingDependencyError`` without its extra."""
     network = NETWORK[scheme]
     try:
         return import_module(f"everthread.stores.{network.package}.{colour}.store")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from everthread.history.packs import Chunk
-from everthread.records.backend import FileRecordsBackend
+from everthread.records.file_backend import FileRecordsBackend
 from everthread.records.registers import StaleRegister
 from everthread.records.tables import TABLES
 from everthread.stores.contract import DESTROYED, FINISHED, ErasedKey, NewEvent, PutCell
