@@ -207,7 +207,7 @@ def test_an_alteration_that_calls_itself_a_redaction_is_found() -> None:
         store.redact(SECRET)
         backend: Any = store.core.backend
         line = backend.find("", "t").line
-        row = next(row for row in backend.scan(line.id, 99_999, 99_999) if row.kind == PACK)
+        row = next(row for row in backend.scan(line.id, 99_999, 99_999)[::-1] if row.kind == PACK)
         from everthread.history import packs
         from everthread.history.redaction import mark
 

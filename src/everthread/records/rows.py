@@ -71,10 +71,14 @@ class Rows:
         self._store = store
 
     async def newest(self, branches: Sequence[int], limit: int) -> list[list[Row]]:
-        """Return the newest rows of each branch, without the versions inside packs."""
+        """Return the newest rows of each branch; of packs, only the newest row has the versions inside."""
         queries = [Page(ROW.number, branch, 1, SEQ_END, limit, True) for branch in branches]
         found = await self._store.read(queries, mark=True)
-        return [[decode_row(at, content) for at, content in page] for page in found]
+        pages = [[decode_row(at, content) for at, content in page] for page in found]
+        for branch, rows in zip(branches, pages, strict=True):
+            if rows and rows[0].kind in PACKED:
+                rows[:1] = await self.complete(branch, rows[0].seq, rows[0].seq, 1) or rows[:1]
+        return pages
 
     async def holding(self, branch: int, seq: int) -> Row | None:
         """Return the row that holds a version, or the next one if none does."""
