@@ -118,6 +118,7 @@ WORDS = (
     (r"AwaitedFace\b", "BlockingFace"),
     (r"StreamedFace\b", "IteratedFace"),
     (r"asynccontextmanager\b", "contextmanager"),
+    (r"AbstractAsyncContextManager\b", "AbstractContextManager"),
     (r"\bAwaitable\[((?:[^\[\]]|\[[^\[\]]*\])*)\]", r"\1"),
     (r"AsyncIterator\b", "Iterator"),
     (r"AsyncIterable\b", "Iterable"),

@@ -15,6 +15,7 @@ from everthread.limits import DEFAULT_LIMITS, Limits
 from everthread.maintenance.store import MaintainedStore
 from everthread.maintenance.unfinished import LIFETIMES, cut_short, forget_old, left
 from everthread.process import check_not_in_workflow
+from everthread.records.opening import open_backend
 from everthread.stores.contract import Backend
 from everthread.stores.contract import Progress as ErasureProgress
 from everthread.stores.urls import (
@@ -22,7 +23,6 @@ from everthread.stores.urls import (
     chosen_keyring,
     chosen_namespace,
     default_url,
-    open_backend,
     over_network,
     store_url,
 )

@@ -31,20 +31,13 @@ from everthread.arguments import check_options
 from everthread.errors import EverthreadError, StoreClosedError, ThreadNotFoundError, UsageError
 from everthread.limits import DEFAULT_LIMITS, Limits
 from everthread.maintenance.unfinished import unfinished_space
+from everthread.records.opening import connect_async, open_backend
 from everthread.store import Store, archive_of, with_archive
 from everthread.stores.contract import Backend
 from everthread.stores.offload import Worker
 from everthread.stores.offloaded import Offloaded
 from everthread.stores.tracing import VERBS
-from everthread.stores.urls import (
-    chosen_keyring,
-    chosen_namespace,
-    connect_async,
-    default_url,
-    open_backend,
-    over_network,
-    store_url,
-)
+from everthread.stores.urls import chosen_keyring, chosen_namespace, default_url, over_network, store_url
 from everthread.threads.aio.store import AsyncThreadStore
 from everthread.threads.lifetimes import Lifetime
 from everthread.threads.reports import Progress

@@ -17,6 +17,11 @@ pytest.register_assert_rewrite("everthread.testing")
 
 import everthread  # noqa: E402
 from everthread.history import packs, snapshots  # noqa: E402
+from everthread.records.file_backend import FileRecordsBackend  # noqa: E402
+from everthread.records.tables import TABLES  # noqa: E402
+from everthread.stores.sqlite import store as sqlite  # noqa: E402
+from everthread.stores.sqlite.connection import Settings  # noqa: E402
+from everthread.stores.sqlite.ordered_store import SqliteStore  # noqa: E402
 from everthread.testing.conformance import ConformanceSuite, OpenStore  # noqa: E402
 from everthread.testing.driver import open_driven  # noqa: E402
 from everthread.threads.aio import fold as folding_async  # noqa: E402
@@ -80,6 +85,26 @@ class TestMemory(ConformanceSuite):
 
 
 class TestSqlite(ConformanceSuite):
+    @pytest.fixture
+    def open_store(self, thresholds: str, tmp_path: Path) -> Iterator[OpenStore]:
+        opener = Opener(f"sqlite:///{tmp_path}/store.db", thresholds)
+        yield opener
+        opener.finish()
+
+
+@pytest.fixture
+def sqlite_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Open SQLite files through the small store contract and the rules above it."""
+
+    def opened(settings: Settings) -> FileRecordsBackend:
+        return FileRecordsBackend(SqliteStore(settings, TABLES))
+
+    monkeypatch.setattr(sqlite, "SqliteBackend", opened)
+
+
+@pytest.mark.parametrize("thresholds", [AS_IT_IS, DETACHED], indirect=True)
+@pytest.mark.usefixtures("sqlite_of_bytes")
+class TestSqliteOfBytes(ConformanceSuite):
     @pytest.fixture
     def open_store(self, thresholds: str, tmp_path: Path) -> Iterator[OpenStore]:
         opener = Opener(f"sqlite:///{tmp_path}/store.db", thresholds)

@@ -16,7 +16,7 @@ from typing import Any
 
 import everthread
 from everthread import AgentSession, Done, Store
-from everthread.stores.urls import open_backend
+from everthread.records.opening import open_backend
 
 NAME = "bot"
 FORK = "bot, forked"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from everthread.records.opening import open_memory
 from everthread.stores.files.store import FileBackend
-from everthread.stores.memory import MemoryBackend
 from everthread.stores.postgres.aio.store import AsyncPostgresBackend
 from everthread.stores.postgres.sync.store import PostgresBackend
 from everthread.stores.sqlite.store import SqliteBackend
@@ -20,7 +20,7 @@ COLUMNS = {
     "files": (FileBackend,),
     "PostgreSQL": (PostgresBackend, AsyncPostgresBackend),
     "Valkey, Redis": (ValkeyBackend, AsyncValkeyBackend),
-    "memory": (MemoryBackend,),
+    "memory": (open_memory(),),
 }
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import everthread
 from everthread.events.sync.stream import EventStream
-from everthread.stores.memory import MemoryBackend
+from everthread.records.opening import open_memory
 from everthread.threads.sync.thread import Thread
 from tests.servers.colours import Url
 from tests.tenants.matrix import (
@@ -34,7 +34,7 @@ def open_as(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     """Opens the same store as one tenant or the other."""
     kind, _, colour = request.param.partition(" ")
     if kind == "memory":
-        backend = MemoryBackend()
+        backend = open_memory()
         return lambda namespace: everthread.Store(backend, namespace=namespace, keyring="memory:")
     if kind in ("postgres", "valkey"):
         url = request.getfixturevalue(f"{kind}_url")
@@ -81,7 +81,7 @@ def test_no_call_is_forgotten(kind: type, entries: dict[str, Any], apart: set[st
 
 def test_the_matrix_can_fail(tmp_path: Path) -> None:
     """As a control: who opens the other's namespace finds the canary with most calls."""
-    backend = MemoryBackend()
+    backend = open_memory()
     store = everthread.Store(backend, namespace="b", keyring="memory:")
     known = live(store)
     found = leaks(store, known, str(tmp_path))

@@ -11,9 +11,9 @@ import pytest
 from msgspec import UNSET
 
 import everthread
+from everthread.records.opening import open_backend
 from everthread.redaction.redact import recorded
 from everthread.store import Store
-from everthread.stores.urls import open_backend
 
 SECRET = "555-0199"
 KINDS = ["sqlite", "files"]
@@ -21,7 +21,7 @@ KINDS = ["sqlite", "files"]
 CHILD = """
     import os, sys
     from everthread.store import Store
-    from everthread.stores.urls import open_backend
+    from everthread.records.opening import open_backend
     url, calls, verb, replacement = sys.argv[1], [int(sys.argv[2])], sys.argv[3], sys.argv[4]
     store = Store(open_backend(url, "process"))
     known = getattr(store.core.backend, verb)

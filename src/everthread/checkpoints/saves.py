@@ -37,7 +37,8 @@ from everthread.errors import (
 from everthread.history import ops
 from everthread.keyring.file import make_directory
 from everthread.limits import Limits
-from everthread.stores.urls import open_backend, quoted
+from everthread.records.opening import open_backend
+from everthread.stores.urls import quoted
 from everthread.threads.sync.store import ThreadStore
 from everthread.threads.sync.thread import Thread
 from everthread.values import Personal, Tagged

@@ -833,9 +833,9 @@ class MemoryKeyring(Keyring):
     """A keyring that is gone with its process."""
 
     def __init__(self, random_bytes: RandomBytes = os.urandom) -> None:
-        from everthread.stores.memory import MemoryBackend
+        from everthread.records.opening import open_memory
 
-        medium = StoreMedium("memory:", backend=MemoryBackend())
+        medium = StoreMedium("memory:", backend=open_memory())
         super().__init__(medium, MasterKeeper(None, InTheClear(), "memory:"), random_bytes)
 
     @property

@@ -27,8 +27,9 @@ from everthread.errors import (
     StoreBusyError,
 )
 from everthread.keyring.file import FileLock, check_file, make_directory
+from everthread.records.opening import open_backend
 from everthread.stores.contract import Backend, Cell, Residues, StaleCell
-from everthread.stores.urls import KEYRING_VARIABLE, Existing, kind_of, open_backend
+from everthread.stores.urls import KEYRING_VARIABLE, Existing, kind_of
 
 #: No namespace has such a name, and nothing that is exported, copied, followed or searched is in it.
 SPACE = "\0keyring"

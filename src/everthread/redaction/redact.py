@@ -20,6 +20,7 @@ from everthread.codec import records
 from everthread.codec.values import decode, encode_stored, lift, same
 from everthread.errors import ConflictError, EverthreadError, StateCorruptedError, StoreBusyError
 from everthread.history import packs
+from everthread.history.metadata import index_value
 from everthread.history.redaction import Needle, digest_of, key_replacement, logs_of_pruned, mark, reprinted
 from everthread.history.retention import read_tombstone
 from everthread.history.snapshots import read_keyframe, write_keyframe
@@ -34,7 +35,6 @@ from everthread.threads.lifetimes import has_expired
 from everthread.threads.reports import Progress
 from everthread.threads.runtime import Runtime
 from everthread.threads.sync.core import Core
-from everthread.threads.sync.fold import tag_value
 from everthread.threads.sync.journals import beside, told_as
 from everthread.threads.sync.thread import Thread
 from everthread.threads.twins import pause
@@ -414,7 +414,7 @@ class MetadataRedactor:
         for name, value in (decode(head.metadata) if head.metadata is not None else {}).items():
             replaced = self._needle.replaced(value)
             if isinstance(name, str) and not same(replaced, value):
-                self._known.setdefault((space, name), {})[tag_value(value)] = replaced
+                self._known.setdefault((space, name), {})[index_value(value)] = replaced
 
     def run(self) -> None:
         """Give every thread that is found by what was noted the new values."""
@@ -441,7 +441,7 @@ class MetadataRedactor:
                     raise
                 continue
             if version is not None:
-                self._tag(line, version.seq, {name: tag_value(value) for name, value in values.items()})
+                self._tag(line, version.seq, {name: index_value(value) for name, value in values.items()})
             return
 
     def _awake(self, line: Line) -> Core | None:

@@ -14,6 +14,7 @@ from everthread.codec.values import encode_stored
 from everthread.errors import EverthreadError, StoreUnavailableError, UsageError
 from everthread.history.chain import HASH_KEPT, branch, genesis
 from everthread.history.snapshots import Snapshot
+from everthread.records.opening import open_backend
 from everthread.salvager.reader import DamagedLines, Strand
 from everthread.salvager.report import Progress, SalvagedThread, SalvageReport
 from everthread.salvager.writer import Made, Remaker, Spans, Target, Writer, forked, joined
@@ -21,7 +22,7 @@ from everthread.sessions.journal import FORMAT
 from everthread.sessions.lease import Holder
 from everthread.stores.contract import NO_TAGS, Backend, Line, NewEvent, Row
 from everthread.stores.salvage_source import FoundStream, LineHint, SalvageSource
-from everthread.stores.urls import open_backend, real_path, store_url, unquoted
+from everthread.stores.urls import real_path, store_url, unquoted
 from everthread.threads.sync.journals import COMPANIONS, JOURNAL, LEASE, LOSSES, lost_records, shorter
 from everthread.threads.sync.thread import Thread
 

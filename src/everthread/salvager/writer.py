@@ -15,6 +15,7 @@ from everthread.history import packs
 from everthread.history.chain import HASH_KEPT, branch, link, record_digest, version_id
 from everthread.history.diff import copy_tree, diff_documents
 from everthread.history.logs import EMPTY_LOG, LogState, common_prefix
+from everthread.history.metadata import encoded_index_values
 from everthread.history.retention import read_tombstone
 from everthread.history.snapshots import Snapshot
 from everthread.limits import DEFAULT_LIMITS
@@ -36,7 +37,6 @@ from everthread.stores.contract import (
 )
 from everthread.threads.runtime import Runtime
 from everthread.threads.sync.core import Core, head_key
-from everthread.threads.sync.fold import tag_value
 from everthread.threads.tombstones import pruned_hashes
 
 _BATCH = 64
@@ -250,7 +250,7 @@ def forked(target: Target, parent: Line, seq: int, uid: bytes, name: str) -> tup
     snapshot = reader.load(owner, seq).snapshot
     row = reader.row(owner, seq)
     metadata = reader.head(row, seq).metadata
-    tags = {} if metadata is None else {key: tag_value(value) for key, value in decode(metadata).items()}
+    tags = encoded_index_values(metadata)
     line = Line(
         id=0,
         uid=uid,

@@ -105,6 +105,9 @@ class NewRow(msgspec.Struct, frozen=True):
     guard: int = 0
     source: tuple[int, int] | None = None
     ttl_us: int = 0
+    #: The time and the encoded metadata of the record. 0: read them from the body.
+    at_us: int = 0
+    metadata: bytes | None = None
 
 
 class Fold(msgspec.Struct, frozen=True):

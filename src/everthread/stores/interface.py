@@ -19,6 +19,8 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from everthread.errors import LimitError
+
 T = TypeVar("T")
 
 At = int | bytes
@@ -250,7 +252,8 @@ class Store(Protocol):
         A refused batch does not affect the others. Everything acknowledged is durable when this returns,
         unless its batch says otherwise. Raises ``StorageWriteError`` when the outcome is unknown: each batch
         is then stored completely or not at all, and the caller reads to find out which. Don't repeat it
-        blindly: guards make a repetition safe, an append has none.
+        blindly: guards make a repetition safe, an append has none. Raises ``LimitError``, and writes none of
+        the batches, if a key that is put or appended is outside the range of its table.
         """
         ...
 
@@ -288,8 +291,9 @@ class Store(Protocol):
         ...
 
     async def usage(self, owner: int | None) -> Mapping[str, tuple[int, int]]:
-        """Return ``table name -> (values, bytes)`` of one owner, or of the whole store.
+        """Return ``table name -> (values, bytes)`` of one owner, or of the whole store, for every table.
 
+        Bytes are those of the values and, in named tables, of their ``at``; deleted keys don't count.
         For the whole store also ``"files" -> (number, bytes)`` and ``"free" -> (0, bytes)`` where they apply.
         """
         ...
@@ -304,6 +308,20 @@ class Store(Protocol):
     async def close(self) -> None:
         """Release everything. Repeating it does nothing."""
         ...
+
+
+def check_key(table: Table, owner: int, at: At) -> None:
+    """Raise ``LimitError`` unless a value may be stored under this key."""
+    if type(at) is int:
+        if table.numbered and at > 0 and not at >> table.bits and not owner >> 63 - table.bits:
+            return
+    elif not table.numbered and 0 < len(at) <= NAME_MAX and not owner >> OWNER_BITS:
+        return
+    name = f"number {at}" if isinstance(at, int) else f"a name of {len(at)} bytes"
+    raise LimitError(
+        f"{name} of owner {owner} is outside the range of the table {table.name!r}: numbers have up to "
+        f"{table.bits} bits, names 1 to {NAME_MAX} bytes; use a smaller one"
+    )
 
 
 def holds(guard: Guard, value: bytes | None) -> bool:

@@ -11,9 +11,9 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any, Protocol
 
 from everthread.errors import EverthreadError, StoreClosedError
 
@@ -35,7 +35,7 @@ class Probe(Protocol):
     again at once.
     """
 
-    def changed(self, lines: Sequence[int]) -> Collection[int] | None:
+    def changed(self, lines: Sequence[Any]) -> Collection[Any] | None:
         """Those of these lines that may have changed since the last time; ``None`` if all of them may.
 
         The first time that is all: whatever came before may have gone unnoticed.
@@ -58,14 +58,14 @@ class Signals:
     def _forget(self) -> None:
         self._lock = threading.Lock()
         #: Whom to wake, by line. Empty: nobody waits, and nobody need ring.
-        self.awaited: dict[int, list[Callable[[], None]]] = {}
+        self.awaited: dict[Hashable, list[Callable[[], None]]] = {}
         self._thread: threading.Thread | None = None
         #: Set to let the thread look, or end, at once; there is none before there is a thread.
         self._stir: threading.Event | None = None
 
     # ── ringing ──────────────────────────────────────────────────────────────────────────────
 
-    def ring(self, *lines: int) -> None:
+    def ring(self, *lines: Hashable) -> None:
         """These lines may have something new."""
         if self.awaited:
             with self._lock:
@@ -92,7 +92,7 @@ class Signals:
     # ── waiting ──────────────────────────────────────────────────────────────────────────────
 
     @contextmanager
-    def listening(self, line: int, wake: Callable[[], None]) -> Iterator[None]:
+    def listening(self, line: Hashable, wake: Callable[[], None]) -> Iterator[None]:
         """Within the block ``wake`` is called, from any thread, whenever the line may have something new."""
         with self._lock:
             self.awaited.setdefault(line, []).append(wake)
@@ -115,18 +115,34 @@ class Signals:
 
     def wait(self, line: int, timeout_s: float, newer: Callable[[], bool]) -> bool:
         """Wait until ``newer()`` is true, or for so long; what it says in the end. Line 0: until woken."""
+        return self.wait_any((line,), timeout_s, newer, until_woken=line == 0)
+
+    def wait_any(
+        self,
+        keys: Collection[Hashable],
+        timeout_s: float,
+        changed: Callable[[], bool],
+        *,
+        until_woken: bool = False,
+    ) -> bool:
+        """Wait until ``changed()`` returns True; it is called first and whenever one of the keys is rung.
+
+        Returns False after ``timeout_s``. With ``until_woken`` the first signal ends the wait.
+        """
         woken = threading.Event()
         deadline = time.monotonic() + timeout_s
-        with self.listening(line, woken.set):
+        with ExitStack() as listening:
+            for key in keys:
+                listening.enter_context(self.listening(key, woken.set))
             while True:
                 self._check()
-                if newer():
+                if changed():
                     return True
                 left = deadline - time.monotonic()
                 if left <= 0 or not woken.wait(left):
                     return False
                 woken.clear()
-                if line == 0:
+                if until_woken:
                     self._check()
                     return True
 
@@ -181,7 +197,7 @@ class Signals:
                 if self.closed or time.monotonic() - needed > _LINGER_S:
                     self._thread = None
                     break
-            changed: Collection[int] | None = ()
+            changed: Collection[Any] | None = ()
             if lines and self._probe is not None:
                 self.looks += 1
                 try:

@@ -1,23 +1,16 @@
-"""From a URL, or from nothing, to an open store."""
+"""The URLs of stores: what they name, what they may say, and which one counts if none is given."""
 
 from __future__ import annotations
 
 import os
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from everthread.arguments import check_keyring, check_path, with_extra
+from everthread.arguments import check_keyring, check_path
 from everthread.errors import (
     InvalidValueError,
-    MissingDependencyError,
     StoreUnavailableError,
     UnsupportedError,
 )
-from everthread.stores.contract import Backend
-
-if TYPE_CHECKING:
-    from everthread.stores.contract_async import AsyncBackend
-
 
 URL_VARIABLE = "EVERTHREAD_URL"
 KEYRING_VARIABLE = "EVERTHREAD_KEYRING"
@@ -25,7 +18,7 @@ NAMESPACE_VARIABLE = "EVERTHREAD_NAMESPACE"
 FOLDER = ".everthread"
 FILE = "everthread.db"
 
-_SCHEMES = (
+SCHEMES = (
     "memory:, sqlite:///relative.db, sqlite:////absolute/path.db, file:///absolute/folder, "
     "postgresql://host/database, valkey://host/0, redis://host/0"
 )
@@ -153,7 +146,7 @@ def store_url(given: str | os.PathLike[str]) -> str:
         if "\0" in given or "://" in given or (colon and scheme in ("memory", "sqlite", "file", *NETWORK)):
             return given
         if not given:
-            raise UnsupportedError(f"'' isn't a store URL; use one of {_SCHEMES}")
+            raise UnsupportedError(f"'' isn't a store URL; use one of {SCHEMES}")
     path = check_path(given, "url")
     if os.path.isfile(os.path.join(path, "everthread.json")):
         return f"file://{quoted(os.path.abspath(path))}"
@@ -165,7 +158,7 @@ def store_url(given: str | os.PathLike[str]) -> str:
         hint = f"it is a folder without a store; file://{whole} makes a file store in it"
     else:
         hint = f"write sqlite:///{quoted(path)} for a SQLite file, or file://{whole} for a folder"
-    raise UnsupportedError(f"{path!r} isn't known to be a store: {hint}; or use one of {_SCHEMES}")
+    raise UnsupportedError(f"{path!r} isn't known to be a store: {hint}; or use one of {SCHEMES}")
 
 
 def _is_sqlite(path: str) -> bool:
@@ -181,28 +174,6 @@ def sqlite_url(path: str) -> str:
     return f"sqlite:///{quoted(path)}"
 
 
-def open_backend(url: str, durability: str) -> Backend:
-    """The store behind a URL, opened. Raises :class:`UnsupportedError` for a scheme nobody knows."""
-    scheme, rest = _split(url, durability)
-    if scheme == "memory":
-        if rest not in ("", "//"):
-            raise InvalidValueError(
-                f"{url!r}: a store in memory has no name; write memory:, and hand the open store to who "
-                "is to share it"
-            )
-        from everthread.stores.memory import MemoryBackend
-
-        return MemoryBackend()
-    if scheme == "sqlite":
-        return _open_sqlite(url, rest, durability)
-    if scheme == "file":
-        return _open_files(url, rest, durability)
-    if scheme in NETWORK:
-        backend: Backend = _opening(scheme, "sync").connect(url, durability, not isinstance(url, Existing))
-        return backend
-    raise UnsupportedError(f"no store has the scheme {scheme!r}; use one of {_SCHEMES}")
-
-
 def kind_of(url: str) -> str:
     """The kind of store behind a URL, however it is spelled: ``memory``, ``sqlite``, ``file``, or the package
     of a server."""
@@ -211,41 +182,8 @@ def kind_of(url: str) -> str:
 
 
 def over_network(url: str) -> bool:
-    """Whether the driver of this store is async by nature: then :func:`connect_async` opens it."""
+    """Return True if the driver of this store is async by nature: ``connect_async`` then opens it."""
     return isinstance(url, str) and url.partition(":")[0] in NETWORK
-
-
-async def connect_async(url: str, durability: str) -> AsyncBackend:
-    """The store behind a URL for which :func:`over_network` is true, opened, with its async driver."""
-    scheme, _ = _split(url, durability)
-    create = not isinstance(url, Existing)
-    backend: AsyncBackend = await _opening(scheme, "aio").connect(url, durability, create)
-    return backend
-
-
-def _split(url: str, durability: str) -> tuple[str, str]:
-    """The scheme of a URL, and the rest."""
-    if durability not in ("full", "process"):
-        raise InvalidValueError(f'durability is "full" or "process", not {durability!r}', path="durability")
-    if not isinstance(url, str) or "\0" in url:
-        raise InvalidValueError("a store URL is text without NUL")
-    scheme, colon, rest = url.partition(":")
-    if not colon:
-        raise UnsupportedError(f"{url!r} isn't a store URL; use one of {_SCHEMES}")
-    return scheme, rest
-
-
-def _opening(scheme: str, colour: str) -> Any:
-    """The module that opens a network store. Raises :class:`MissingDependencyError` without its extra."""
-    network = NETWORK[scheme]
-    try:
-        return import_module(f"everthread.stores.{network.package}.{colour}.store")
-    except ImportError as error:
-        if (error.name or "").partition(".")[0] not in (network.driver, f"{network.driver}_pool"):
-            raise
-        raise MissingDependencyError(
-            f"a store at {scheme}:// needs {network.driver}: {with_extra(network.package)}"
-        ) from error
 
 
 #: Options in the URLs of files and folders; numbers with what they are without.
@@ -278,35 +216,6 @@ def file_options(url: str) -> dict[str, Any]:
             "in a name is written %3F)"
         )
     return found
-
-
-def _open_sqlite(url: str, rest: str, durability: str) -> Backend:
-    from everthread.stores.sqlite.connection import Settings
-    from everthread.stores.sqlite.store import SqliteBackend
-
-    location = rest.partition("?")[0]
-    if not location.startswith("///") or len(location) == 3:
-        raise InvalidValueError(
-            f"{url!r} names no file; write sqlite:///agent.db or sqlite:////absolute/agent.db"
-        )
-    options = file_options(url)
-    path = os.path.abspath(check_path(unquoted(location[3:])))
-    if path.encode("utf-8", "replace").decode() != path:
-        raise StoreUnavailableError(
-            f"SQLite opens files by names in UTF-8 only, and {path!a} isn't; use another"
-        )
-    return SqliteBackend(Settings(path, durability=durability, **options))
-
-
-def _open_files(url: str, rest: str, durability: str) -> Backend:
-    from everthread.stores.files.store import FileBackend
-
-    location = rest.partition("?")[0]
-    path = unquoted(location[2:])
-    if not location.startswith("///") or not path.strip("/"):
-        raise InvalidValueError(f"{url!r} names no folder; write file:///absolute/folder")
-    options = file_options(url)
-    return FileBackend(os.path.abspath(check_path(path)), durability=durability, **options)
 
 
 # Paths in URLs. urllib is imported only for the few paths that need it: it takes longer to load than a

@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, cast
 
 from everthread.errors import InvalidValueError, StorageWriteError
+from everthread.records import opening
+from everthread.records.opening import open_backend
 from everthread.store import Store
-from everthread.stores import urls
 from everthread.stores.contract import Backend
-from everthread.stores.urls import open_backend
 
 __all__ = [
     "VERBS",
@@ -145,7 +145,7 @@ def wrap_every_backend(wrap: Callable[[Backend], Backend]) -> Iterator[None]:
 
     The backend of an async caller may be the async driver of a network store.
     """
-    blocking, native = urls.open_backend, urls.connect_async
+    blocking, native = opening.open_backend, opening.connect_async
 
     def opened(*args: Any, **options: Any) -> Backend:
         return wrap(blocking(*args, **options))
@@ -161,7 +161,7 @@ def wrap_every_backend(wrap: Callable[[Backend], Backend]) -> Iterator[None]:
 def _instead(name: str, original: Any, replacement: Any) -> Iterator[None]:
     """Within the block every module of the package has ``replacement`` under a name.
 
-    Modules that are imported later find it in ``urls``, those imported before have a name of their own for
+    Modules that are imported later find it in ``opening``, those imported before have a name of their own for
     the old one.
     """
     for module_name, module in list(sys.modules.items()):

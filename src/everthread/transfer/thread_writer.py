@@ -20,6 +20,7 @@ from everthread.errors import (
 )
 from everthread.history import packs
 from everthread.history.chain import link, record_digest, verify_chain
+from everthread.history.metadata import encoded_index_values
 from everthread.history.retention import read_tombstone
 from everthread.stores.contract import (
     DELTA,
@@ -40,7 +41,6 @@ from everthread.stores.contract import (
     split_keys,
 )
 from everthread.threads.sync.core import Core, head_key
-from everthread.threads.sync.fold import tags_of_head
 from everthread.transfer import thread_reader
 from everthread.transfer.exporter import REMEMBERED, is_gone
 
@@ -113,7 +113,7 @@ class ThreadWriter:
             self.final = owner.deleted
             return
         if not self._dry:
-            self._create(None, dict(tags_of_head(head)))
+            self._create(None, encoded_index_values(head.metadata))
 
     def _create(self, row: NewRow | None, tags: dict[str, bytes]) -> None:
         try:

@@ -18,9 +18,10 @@ import everthread
 from everthread import process
 from everthread.adapters.langgraph.sync.lane import Lanes
 from everthread.errors import StoreClosedError
+from everthread.records.backend import RecordsBackend
 from everthread.sessions.sync.effects import Claim, Claims
 from everthread.store_async import WorkerStore
-from everthread.stores.memory import MemoryBackend
+from everthread.stores.memory_store import MemoryStore
 from everthread.threads.head_cache import HeadCache
 
 #: Longer than any of these takes; a child that hangs is ended then.
@@ -141,8 +142,10 @@ def memory_store() -> tuple[Any, Callable[[], Any]]:
             thread.commit()
 
     commit()
-    assert isinstance(store.core.backend, MemoryBackend)
-    return store.core.backend._lock, commit
+    assert isinstance(store.core.backend, RecordsBackend)
+    memory = store.core.backend.records.store.store
+    assert isinstance(memory, MemoryStore)
+    return memory._changed, commit
 
 
 def heads() -> tuple[Any, Callable[[], Any]]:

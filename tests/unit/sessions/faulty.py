@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from everthread import StorageWriteError, Store
-from everthread.stores.urls import open_backend
+from everthread.records.opening import open_backend
 
 WRITES = frozenset({"append", "append_all", "create", "swap", "restore"})
 

@@ -21,9 +21,9 @@ from everthread.codec import records
 from everthread.codec.records import Change, Head
 from everthread.errors import ConflictError, ThreadDeletedError, UnavailableError
 from everthread.history.chain import genesis, link, record_digest
+from everthread.records.opening import open_backend
 from everthread.stores.contract import DELTA, Backend, KeyKnown, Line, NewRow, StaleWrite
 from everthread.stores.offloaded import Offloaded
-from everthread.stores.urls import open_backend
 from tests.crash.workload import memory_directory
 from tests.kit.failing_disk import FaultyDisk
 from tests.kit.power_loss import PowerLossVFS, Recording, _Sync

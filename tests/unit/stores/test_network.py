@@ -12,9 +12,10 @@ import pytest
 
 import everthread
 from everthread import MissingDependencyError
+from everthread.records import opening
+from everthread.records.opening import open_memory
 from everthread.stores import urls
 from everthread.stores.contract import Backend
-from everthread.stores.memory import MemoryBackend
 from everthread.stores.offloaded import Offloaded
 from everthread.stores.urls import Network
 from everthread.stores.valkey.aio.client import _Gate as AsyncGate
@@ -27,11 +28,11 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     made: list[Any] = []
 
     def connect(url: str, durability: str, create: bool) -> Backend:
-        made.append(MemoryBackend())
+        made.append(open_memory())
         return made[-1]
 
     async def connect_async(url: str, durability: str, create: bool) -> Any:
-        made.append(Offloaded(MemoryBackend()))
+        made.append(Offloaded(open_memory()))
         return made[-1]
 
     for colour, function in (("sync", connect), ("aio", connect_async)):
@@ -67,7 +68,7 @@ def test_both_can_be_wrapped(made: list[Any]) -> None:
 
         asyncio.run(main())
     assert seen.count("create") == 4
-    assert urls.connect_async.__name__ == "connect_async"
+    assert opening.connect_async.__name__ == "connect_async"
 
 
 def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +77,7 @@ def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_driver(name: str) -> ModuleType:
         raise ModuleNotFoundError(f"No module named {name}", name="fakedriver")
 
-    monkeypatch.setattr(urls, "import_module", no_driver)
+    monkeypatch.setattr(opening, "import_module", no_driver)
     with pytest.raises(MissingDependencyError, match=r"with its extra 'fake'"):
         everthread.open("fake://host/db")
 

@@ -34,8 +34,8 @@ from everthread.errors import (
     UsageError,
 )
 from everthread.history import packs
-from everthread.stores.sqlite import backup as copies
 from everthread.stores.sqlite import schema
+from everthread.stores.sqlite import sealed as erasures
 from tests.unit.stores.tracing import traced
 
 
@@ -668,8 +668,8 @@ def test_what_is_written_while_a_restore_begins_counts(
         looks.append(1)
         return real(target, source)
 
-    real = copies.carry_over
-    monkeypatch.setattr(copies, "carry_over", carry_over)
+    real = erasures.carry_over
+    monkeypatch.setattr(erasures, "carry_over", carry_over)
     store.restore(str(path) + ".backup")
     assert len(looks) == 2, "it looked again"
     new = store.thread("new")

@@ -13,7 +13,7 @@ import pytest
 
 import everthread
 from everthread.errors import InvalidValueError, StorageWriteError, StoreUnavailableError, UsageError
-from everthread.stores.memory import MemoryBackend
+from everthread.records.opening import open_memory
 from everthread.testing.crash import Crash, run_until
 from everthread.testing.faults import (
     VERBS,
@@ -192,7 +192,7 @@ def test_faults_last_as_long_as_told() -> None:
 
 def test_a_wrapped_backend_tells_of_every_call_and_hands_on_the_rest() -> None:
     seen: list[Call] = []
-    backend = WrappedBackend(MemoryBackend(), seen.append)
+    backend = WrappedBackend(open_memory(), seen.append)
     assert backend.url == "memory:"
     assert backend.find("", "a") is None
     assert backend.keyed(root=1, key=b"k") == []

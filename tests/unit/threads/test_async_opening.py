@@ -16,7 +16,7 @@ import pytest
 
 import everthread as e
 from everthread.errors import StoreClosedError, StoreUnavailableError, UsageError
-from everthread.stores import urls
+from everthread.records import opening
 from everthread.testing.faults import wrap_every_backend
 from tests.unit.threads.tripwire import busy, run
 
@@ -138,7 +138,7 @@ def test_cancelled_while_it_opens_it_leaves_nothing_open(tmp_path: Path) -> None
     with wrap_every_backend(slow):
         run(main())
     _gone()
-    assert urls.open_backend is not slow
+    assert opening.open_backend is not slow
 
 
 async def _open(url: str) -> e.AsyncStore:

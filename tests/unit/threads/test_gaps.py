@@ -13,7 +13,9 @@ import pytest
 import everthread as e
 from everthread import Corrupt, StateCorruptedError, Store
 from everthread.history.snapshots import write_keyframe
+from everthread.records.tables import KEYFRAME, PAST, ROW
 from everthread.stores.contract import DELTA, PACK, SEAL_SEQ, Line
+from everthread.stores.interface import Batch, Span, run
 from everthread.threads.sync.fold import _made, _taken_apart
 
 VERSIONS = 200
@@ -51,8 +53,9 @@ def _from_sqlite(path: Path) -> Callable[[Store, Line, int, int], None]:
 
 
 def _from_memory(store: Store, line: Line, first: int, last: int) -> None:
-    rows = store.core.backend._track(line.id).rows  # type: ignore[attr-defined]
-    rows[:] = [row for row in rows if not first <= row.seq <= last]
+    backend: Any = store.core.backend
+    rows = [Span(table.number, line.id, first, last + 1) for table in (ROW, PAST, KEYFRAME)]
+    run(backend.records.store.write_one(Batch(deletes=rows)))
 
 
 def _from_valkey(store: Store, line: Line, first: int, last: int) -> None:
@@ -163,8 +166,10 @@ def test_verify_names_keys_that_nobody_would_find(place: Place) -> None:
     with place.open() as store:
         filled(store, keys=True)
         report = store.verify()
+        # In memory keys are indexed with the commit: a row that was never compacted hides none.
+        hidden = () if store.url == "memory:" else range(FIRST, LAST + 1)
         assert [(d.thread, d.first, d.what) for d in report.damage] == [
-            ("t", number, "derived") for number in range(FIRST, LAST + 1)
+            ("t", number, "derived") for number in hidden
         ]
 
 

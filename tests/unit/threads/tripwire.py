@@ -15,10 +15,10 @@ from functools import partial
 from typing import Any, cast
 
 import everthread as e
+from everthread.records.opening import open_backend
 from everthread.store_async import AsyncStore
 from everthread.stores.offload import READERS_MAX, Worker
 from everthread.stores.offloaded import Offloaded
-from everthread.stores.urls import open_backend
 from everthread.testing.faults import VERBS
 
 MOMENTS = ("before", "queued", "begun", "after")

@@ -12,8 +12,8 @@ import pytest
 import everthread
 from everthread import Personal, Retention, Store
 from everthread.errors import ConflictError, StoreBusyError
+from everthread.records.opening import open_backend
 from everthread.store import Store as OpenStore
-from everthread.stores.urls import open_backend
 from everthread.testing.faults import Call, wrapped
 
 #: What changes a store.

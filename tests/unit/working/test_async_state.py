@@ -31,10 +31,10 @@ from everthread import (
 )
 from everthread.diff import StateDiffer
 from everthread.hooks import SessionLifecycle
+from everthread.records.opening import open_backend
 from everthread.recovery import SelfHealer
 from everthread.stores.offloaded import Offloaded
 from everthread.stores.tracing import VERBS
-from everthread.stores.urls import open_backend
 from everthread.verifiers import file_hash
 from everthread.working.aio import home
 from everthread.working.home import place_of

@@ -19,8 +19,8 @@ import pytest
 import everthread
 from everthread import ConflictError, MergeConflictError, Store, WorkingState
 from everthread.hooks import SessionLifecycle
+from everthread.records.opening import open_backend
 from everthread.store import Store as OpenStore
-from everthread.stores.urls import open_backend
 
 SOURCE = Path(everthread.__file__).parents[1]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -101,7 +101,7 @@ def enter_step(
     resolve: Choice = None,
     label: str | None = None,
     metadata: Mapping[str, Any] | None = None,
-) -> AbstractAsyncContextManager[EngineStep]:
+) -> AbstractContextManager[EngineStep]:
     """A step of the workflow that stands at ``ref``, recorded once under ``key``, which is unique in its run.
 
     If the thread has gone on from ``ref`` by a run that counts no more, it is rewound to there. What runs in

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -18,11 +18,11 @@ from everthread.errors import (
     UsageError,
 )
 from everthread.stores import backup_file
-from everthread.stores.contract import PutCell
-from everthread.stores.sqlite.cells_and_events import highest_revision, put_cells, raise_revisions
 from everthread.stores.sqlite.connection import close
-from everthread.stores.sqlite.schema import SQL, identify, migrate
-from everthread.stores.sqlite.sealed import carry_over
+from everthread.stores.sqlite.schema import LINES, Schema, identify, migrate
+from everthread.stores.sqlite.tables import Layout
+
+_STAMPS_JUMP = 1 << 32
 
 
 def write_backup(source: apsw.Connection, path: str) -> None:
@@ -46,13 +46,13 @@ def write_backup(source: apsw.Connection, path: str) -> None:
 
 
 @contextmanager
-def open_backup(path: str) -> Iterator[apsw.Connection]:
+def open_backup(path: str, schema: Schema = LINES) -> Iterator[apsw.Connection]:
     """A private copy of a backup, checked before anything is touched."""
     backup_file.require_file(path)
     copy = apsw.Connection("")
     try:
         try:
-            _read_backup(path, copy)
+            _read_backup(path, copy, schema)
         except (apsw.CorruptError, apsw.NotADBError) as error:
             raise StateCorruptedError(
                 f"the backup {path} is damaged; nothing was changed", where=path
@@ -66,16 +66,16 @@ def open_backup(path: str) -> Iterator[apsw.Connection]:
         close(copy)
 
 
-def _read_backup(path: str, copy: apsw.Connection) -> None:
+def _read_backup(path: str, copy: apsw.Connection, schema: Schema) -> None:
     """Check a backup and copy it into ``copy``, where what older releases wrote is brought up to date."""
     source = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
     try:
-        if identify(source, path) == 0:
+        if identify(source, path, schema) == 0:
             raise NotAStoreError(f"{path} isn't a backup of an Everthread store; nothing was changed")
         if source.pragma("integrity_check") != "ok":
             raise StateCorruptedError(f"the backup {path} is damaged; nothing was changed", where=path)
         _copy_pages(copy, source)
-        migrate(copy)
+        migrate(copy, schema.migrations, schema.first)
     finally:
         close(source)
 
@@ -84,23 +84,18 @@ def replace_all(
     target: apsw.Connection,
     source: apsw.Connection,
     observer: apsw.Connection,
-    cells: Sequence[PutCell] = (),
+    prepare: Callable[[], bool],
 ) -> None:
-    """Replace everything in ``target`` by what ``source``, a private copy, holds, and by ``cells``.
+    """Replace everything in ``target`` by what ``source``, a private copy, holds.
 
-    ``observer`` is another connection to the target, which tells whether anybody else has written there.
+    ``prepare`` changes the copy by what the target holds and returns True if it removed something. It is
+    called again if another process wrote meanwhile: ``observer``, another connection to the target, notices
+    that.
     """
     while True:
         seen = observer.pragma("data_version")
-        lines: Any = target.execute(SQL["lines_ever"]).fetchall()[0]
         source.execute("BEGIN IMMEDIATE")
-        # Handles made before must never find another thread under their line's id, nor another value under a
-        # cell's revision. Told to the copy, so that no moment shows the one without the other.
-        source.execute(SQL["keep_lines_ever"], lines)
-        raise_revisions(source, highest_revision(target))
-        put_cells(source, cells)
-        # Nobody comes back who was erased since the backup was made.
-        some_went = carry_over(target, source)
+        some_went = prepare()
         source.execute("COMMIT")
         if some_went:
             # Their bytes would come along in free pages.
@@ -114,6 +109,22 @@ def replace_all(
                 return
         finally:
             copy.finish()
+
+
+def renew_stamps(target: apsw.Connection, source: apsw.Connection, layout: Layout) -> None:
+    """Give all keys of followed tables in ``source`` stamps that neither store ever gave out.
+
+    A reader that continues from any stamp then sees all content again. What only ``target`` ever held becomes
+    a tombstone. The numbers jump, because the store that the backup was made of may have given out more
+    stamps since, even if ``target`` isn't that store.
+    """
+    for each in layout.followed:
+        stamps: list[Any] = [db.execute(each.sql.highest).fetchone() for db in (target, source)]
+        highest = max(stamp or 0 for (stamp,) in stamps)
+        source.execute(each.sql.renumber, ((highest // _STAMPS_JUMP + 1) * _STAMPS_JUMP,))
+        for owner, at in target.execute(each.sql.every_key):
+            if not source.execute(each.sql.get, (owner, at)).fetchall():
+                source.execute(each.sql.put, (owner, at, None))
 
 
 def _copy_pages(target: apsw.Connection, source: apsw.Connection) -> None:

@@ -62,7 +62,7 @@ class Settings:
         self.wal_autocheckpoint = wal_autocheckpoint
 
 
-def connect(settings: Settings) -> apsw.Connection:
+def connect(settings: Settings, layout: schema.Schema = schema.LINES) -> apsw.Connection:
     """A connection to our file, which is created or migrated if need be.
 
     A file that isn't ours, or is newer than this code, is left untouched.
@@ -83,8 +83,8 @@ def connect(settings: Settings) -> apsw.Connection:
             # SQLite's last resort if it can't write, on a full disk for one: it would never write again.
             raise StoreUnavailableError(f"can't open {path} for writing; look at the disk, try again")
         connection.set_busy_timeout(settings.busy_timeout_ms)
-        if schema.identify(connection, path) < schema.SCHEMA_VERSION:
-            _set_up(connection, settings)
+        if schema.identify(connection, path, layout) < layout.version:
+            _set_up(connection, settings, layout)
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, 1)
         synchronous(connection, settings.durability)
         connection.wal_autocheckpoint(settings.wal_autocheckpoint)
@@ -100,7 +100,7 @@ def connect(settings: Settings) -> apsw.Connection:
     return connection
 
 
-def _set_up(connection: apsw.Connection, settings: Settings) -> None:
+def _set_up(connection: apsw.Connection, settings: Settings, layout: schema.Schema) -> None:
     """Make a new file a store, or bring an older one up to date, one process at a time."""
     lock = WriteLock(settings.path)
     if not lock.acquire(settings.busy_timeout_ms / 1000):
@@ -111,7 +111,7 @@ def _set_up(connection: apsw.Connection, settings: Settings) -> None:
     try:
         # WAL first: it can't be set inside the transaction that makes the tables.
         _set_wal(connection, settings.busy_timeout_ms / 1000)
-        schema.migrate(connection)
+        schema.migrate(connection, layout.migrations, layout.first)
     finally:
         lock.close()
 
@@ -152,8 +152,8 @@ class Connections:
     up and comes out as an error of ours.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    def __init__(self, settings: Settings, layout: schema.Schema = schema.LINES) -> None:
+        self.settings, self._layout = settings, layout
         self._pid = os.getpid()
         self._mutex: Any = threading.RLock()
         self._lock = WriteLock(settings.path)
@@ -269,7 +269,7 @@ class Connections:
     def _connect(self) -> apsw.Connection:
         if self._identity is not None:
             self._identity.check()
-        return connect(self.settings)
+        return connect(self.settings, self._layout)
 
     def _patience_s(self) -> float:
         return _OPTIONAL_WAIT_S if threading.get_ident() in self._optional else self._wait_s
@@ -456,14 +456,17 @@ class Connections:
 
 
 class Reading:
-    """A reader for the length of a ``with`` block, in one snapshot if ``together``."""
+    """A reader for the length of a ``with`` block, in one snapshot if ``together``.
+
+    A snapshot has a connection of its own unless ``apart`` is False.
+    """
 
     __slots__ = ("_apart", "_connection", "_pool", "_together")
 
-    def __init__(self, pool: Connections, *, together: bool = False, apart: bool = False) -> None:
+    def __init__(self, pool: Connections, *, together: bool = False, apart: bool | None = None) -> None:
         self._pool = pool
         self._together = together
-        self._apart = together or apart
+        self._apart = together if apart is None else apart
 
     def __enter__(self) -> apsw.Connection:
         self._connection = self._pool.reader(apart=self._apart)

@@ -18,8 +18,8 @@ from everthread.errors import (
 if TYPE_CHECKING:
     import apsw
 
-#: Stands in the definition of our first table, and hardly in any other file.
-_COLUMN_OF_OURS = b"start_hash BLOB NOT NULL"
+#: Parts of the definitions of our tables that hardly any other file holds.
+_OUR_DEFINITIONS = b"start_hash BLOB NOT NULL", b"PRIMARY KEY (tab, owner, at)"
 #: Where the definitions of the tables are: they are made first.
 _LOOKED_AT_BYTES = 256 * 1024
 
@@ -65,7 +65,8 @@ def unknown(path: str) -> EverthreadError:
 
     try:
         with closing(RawFile(path)) as file:
-            ours = _COLUMN_OF_OURS in file.read(_LOOKED_AT_BYTES, 0)
+            beginning = file.read(_LOOKED_AT_BYTES, 0)
+        ours = any(definition in beginning for definition in _OUR_DEFINITIONS)
     except OSError:
         ours = False
     if not ours:

@@ -180,6 +180,19 @@ class Pages:
             stack.append(_u32(page, start + 8))
             stack.extend(reversed(children))
 
+    def roots(self, seen: set[int]) -> dict[str, int]:
+        """The first page of each tree, by name."""
+        found = {}
+        for leaf in self.leaves(1, seen):
+            for offset in self.cells(leaf):
+                row = self.row((leaf, offset))
+                if row is not None and len(row[1]) == 5:
+                    _, name, _, root, _ = row[1]
+                    # Views and triggers have no tree.
+                    if isinstance(name, str) and isinstance(root, int) and root:
+                        found[name] = root
+        return found
+
     def _pointers(self, page: bytes, start: int) -> list[int]:
         """Where the cells of a page begin."""
         head = start + (12 if page[start] in (_INTERIOR_TABLE, _INTERIOR_INDEX) else 8)
@@ -411,7 +424,7 @@ class SqliteSalvageSource:
             self.problems.append(f"{pages.log_damaged} frames of the write-ahead log fail their checksum")
         seen: set[int] = set()
         passed: set[int] = set()
-        roots = self._roots(seen)
+        roots = pages.roots(seen)
         self._ledger = self._read_ledger(roots.get("erased", 0))
         for leaf in pages.leaves(roots.get("sealed", 0), set(), index=True):
             self._note_values(leaf)
@@ -438,19 +451,6 @@ class SqliteSalvageSource:
             missing = counted(len(pages.beyond), "page")
             self.problems.append(f"the file ends too early: something leads to {missing} behind its end")
         self._search(seen | passed | pages.free(), everything=not roots)
-
-    def _roots(self, seen: set[int]) -> dict[str, int]:
-        """The first page of each tree, by name."""
-        found = {}
-        for leaf in self._pages.leaves(1, seen):
-            for offset in self._pages.cells(leaf):
-                row = self._pages.row((leaf, offset))
-                if row is not None and len(row[1]) == 5:
-                    _, name, _, root, _ = row[1]
-                    # Views and triggers have no tree.
-                    if isinstance(name, str) and isinstance(root, int) and root:
-                        found[name] = root
-        return found
 
     def _read_indexes(self, roots: dict[str, int], seen: set[int]) -> None:
         """What indexes say about lines stands in for entries that are damaged."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from everthread.errors import NotAStoreError, SchemaVersionError
 from everthread.stores.resources import read_sections
@@ -14,10 +14,23 @@ if TYPE_CHECKING:
 #: "EVTH": marks a database file as ours.
 APPLICATION_ID = 0x45565448
 
-#: Entry n brings a database from version n to n + 1.
+
+class Schema(NamedTuple):
+    """A layout of tables and its versions, which SQLite's user_version holds."""
+
+    #: The version that the first migration results in. Files of lower versions have another layout.
+    first: int
+    #: Each brings a database from one version to the next.
+    migrations: tuple[str, ...]
+
+    @property
+    def version(self) -> int:
+        return self.first + len(self.migrations) - 1
+
+
 MIGRATIONS: tuple[str, ...] = tuple(read_sections(__package__, "schema.sql").values())
-#: Kept in SQLite's user_version.
 SCHEMA_VERSION = len(MIGRATIONS)
+LINES = Schema(1, MIGRATIONS)
 
 #: Every statement, by name, without the comments around it.
 SQL = {
@@ -34,7 +47,7 @@ def row_id(line: int, seq: int) -> int:
     return line << SEQ_BITS | seq
 
 
-def identify(connection: apsw.Connection, path: str) -> int:
+def identify(connection: apsw.Connection, path: str, schema: Schema = LINES) -> int:
     """The schema version of the file; 0 for a new one. Raises unless it is new or ours."""
     import apsw
 
@@ -52,12 +65,19 @@ def identify(connection: apsw.Connection, path: str) -> int:
     except apsw.NotADBError as error:
         raise unknown(path) from error
     if application_id == APPLICATION_ID:
-        if version > SCHEMA_VERSION:
+        if version > schema.version:
             raise SchemaVersionError(
                 f"{path} was written by a newer Everthread (schema {version}, this one knows "
-                f"{SCHEMA_VERSION}); upgrade Everthread. Nothing was touched",
+                f"{schema.version}); upgrade Everthread. Nothing was touched",
                 found=version,
-                supported=SCHEMA_VERSION,
+                supported=schema.version,
+            )
+        if 0 < version < schema.first:
+            raise SchemaVersionError(
+                f"{path} was written by an Everthread before its first release (schema {version}, this one "
+                f"knows {schema.first} and later); export it with that one. Nothing was touched",
+                found=version,
+                supported=schema.version,
             )
         return version
     if application_id == 0 and version == 0 and empty:
@@ -65,15 +85,17 @@ def identify(connection: apsw.Connection, path: str) -> int:
     raise NotAStoreError(f"{path} is a SQLite database of another program; it was left as it is")
 
 
-def migrate(connection: apsw.Connection, migrations: tuple[str, ...] = MIGRATIONS) -> None:
+def migrate(
+    connection: apsw.Connection, migrations: tuple[str, ...] = MIGRATIONS, first: int = LINES.first
+) -> None:
     """Bring the tables up to date, in one transaction; another process may be doing the same."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         version = connection.pragma("user_version")
-        for migration in migrations[version:]:
+        for migration in migrations[max(version + 1 - first, 0) :]:
             connection.execute(migration)
         connection.pragma("application_id", APPLICATION_ID)
-        connection.pragma("user_version", len(migrations))
+        connection.pragma("user_version", first + len(migrations) - 1)
         connection.execute("COMMIT")
     except BaseException:
         rollback(connection)

@@ -1,17 +1,10 @@
-"""Personal values, the erasure ledger, and getting erased bytes out of the files.
-
-Deleting rows leaves their bytes in free pages, in the slack of pages in use and in the write-ahead log. A
-purge gets all of it out: zeros over what is deleted, VACUUM, which writes every page anew, and a checkpoint
-that empties the log. The last one has to wait for readers.
-"""
+"""Personal values and the erasure ledger."""
 
 from __future__ import annotations
 
 import os
-import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
@@ -32,20 +25,9 @@ from everthread.stores.contract import (
 )
 from everthread.stores.sqlite.connection import Connections, Reading, Settings
 from everthread.stores.sqlite.files import RawFile
+from everthread.stores.sqlite.purging import READER_KEEPS_LOG, overwriting, rewrite
 from everthread.stores.sqlite.schema import SQL
 from everthread.stores.text_index import TextIndex
-
-#: One try to empty the log keeps writers waiting for no longer than this; then they may write.
-_TRY_MS = 50
-_PAUSE_S = 0.02
-#: VACUUM reports its progress after this many steps of SQLite's machine; a page takes about so many.
-_STEPS = 20_000
-_STEPS_A_PAGE = 25
-
-_WAITING = (
-    "a reader inside a transaction keeps the write-ahead log, which still holds what was there before; "
-    "it is emptied when the reader is done and the store is purged again"
-)
 
 #: The length of the id of a value, and of a key.
 ID_BYTES = 16
@@ -88,36 +70,17 @@ class ErasureVerbs:
             return page_under(db, key_ids, after, limit)
 
     def drop_sealed(self, key_ids: Sequence[bytes]) -> int:
-        with self._connections as db, _overwriting(db):
+        with self._connections as db, overwriting(db):
             db.execute("BEGIN IMMEDIATE")
             removed = remove_under(db, key_ids)
             db.execute("COMMIT")
         return removed
 
     def purge(self, timeout_s: float, progress: Progress | None = None) -> Purged:
-        until = time.monotonic() + timeout_s
         self._texts.drop()
-        with self._connections as db, _overwriting(db), _reporting(db, progress):
-            db.execute("VACUUM")
-        while self._log_is_kept():
-            if time.monotonic() >= until:
-                return Purged(done=("database rewritten",), waiting=(_WAITING,))
-            if progress is not None:
-                progress("waiting for readers", 0.0)
-            time.sleep(_PAUSE_S)
-        return Purged(done=("database rewritten", "write-ahead log emptied"))
-
-    def _log_is_kept(self) -> bool:
-        """Try to empty the log; whether somebody still needs it."""
-        with self._connections as db:
-            db.set_busy_timeout(_TRY_MS)
-            try:
-                ((busy, _, _),) = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-            except apsw.BusyError:
-                busy = 1
-            finally:
-                self._connections.set_busy_handler(db)
-        return bool(busy)
+        if rewrite(self._connections, timeout_s, progress):
+            return Purged(done=("database rewritten", "write-ahead log emptied"))
+        return Purged(done=("database rewritten",), waiting=(READER_KEEPS_LOG,))
 
     def residues(self, needles: Sequence[bytes], progress: Progress | None = None) -> Residues:
         # Not in the -shm file: it holds numbers of pages and sums, and nobody but SQLite may open it.
@@ -125,39 +88,6 @@ class ErasureVerbs:
             self._settings.path + ending for ending in ("", "-wal", "-journal", "-search", "-search-wal")
         ]
         return search([path for path in paths if os.path.exists(path)], needles, progress, RawFile)
-
-
-@contextmanager
-def _overwriting(db: apsw.Connection) -> Iterator[None]:
-    """Let SQLite write zeros over what it deletes."""
-    db.execute("PRAGMA secure_delete = ON").fetchall()
-    try:
-        yield
-    finally:
-        db.execute("PRAGMA secure_delete = OFF").fetchall()
-
-
-@contextmanager
-def _reporting(db: apsw.Connection, progress: Progress | None) -> Iterator[None]:
-    """Tell how far a VACUUM is, as well as can be guessed from the steps that it has made."""
-    if progress is None:
-        yield
-        return
-    pages: Any = db.pragma("page_count")
-    calls = 0
-
-    def tell() -> bool:
-        nonlocal calls
-        calls += 1
-        progress("rewriting the database", min(calls * _STEPS / (pages * _STEPS_A_PAGE), 0.99))
-        return False
-
-    db.set_progress_handler(tell, _STEPS)
-    try:
-        yield
-    finally:
-        db.set_progress_handler(None, _STEPS)
-    progress("rewriting the database", 1.0)
 
 
 # ── personal values ──

@@ -40,7 +40,14 @@ from everthread.stores.contract import (
 )
 from everthread.stores.signals import Signals
 from everthread.stores.sqlite import sealed
-from everthread.stores.sqlite.cells_and_events import CellVerbs, EventVerbs, damaged_streams
+from everthread.stores.sqlite.cells_and_events import (
+    CellVerbs,
+    EventVerbs,
+    damaged_streams,
+    highest_revision,
+    put_cells,
+    raise_revisions,
+)
 from everthread.stores.sqlite.connection import Connections, Reading, Settings, synchronous
 from everthread.stores.sqlite.files import sync_log
 from everthread.stores.sqlite.rows import (
@@ -80,7 +87,7 @@ class SqliteBackend(CellVerbs, EventVerbs, ErasureVerbs, IndexedTexts):
         self._connections = Connections(settings)
         self.signals = Signals(lambda: DataVersion(settings))
 
-    def _reading(self, *, together: bool = False, apart: bool = False) -> Reading:
+    def _reading(self, *, together: bool = False, apart: bool | None = None) -> Reading:
         return Reading(self._connections, together=together, apart=apart)
 
     @property
@@ -463,13 +470,25 @@ class SqliteBackend(CellVerbs, EventVerbs, ErasureVerbs, IndexedTexts):
         from everthread.stores.sqlite.backup import open_backup, replace_all
 
         with open_backup(path) as source, self._reading(apart=True) as observer, self._connections as db:
-            replace_all(db, source, observer, cells)
+            replace_all(db, source, observer, lambda: _carry_over(db, source, cells))
         self.signals.ring_all()
 
     def close(self) -> None:
         self._texts.close()
         self._connections.close()
         self.signals.close()
+
+
+def _carry_over(present: apsw.Connection, restored: apsw.Connection, cells: Sequence[PutCell]) -> bool:
+    """Keep of the present content what a restore must not take back; whether something had to go."""
+    # Handles made before must never find another thread under their line's id, nor another value under a
+    # cell's revision. Told to the copy, so that no moment shows the one without the other.
+    lines: Any = present.execute(SQL["lines_ever"]).fetchall()[0]
+    restored.execute(SQL["keep_lines_ever"], lines)
+    raise_revisions(restored, highest_revision(present))
+    put_cells(restored, cells)
+    # Nobody comes back who was erased since the backup was made.
+    return sealed.carry_over(present, restored)
 
 
 def _from(line: int, seq: int) -> tuple[int, int]:

@@ -168,10 +168,11 @@ async def write(
     seq, digest, sealed = head.seq + 1, link_record(head.hash, body), (*handle.sealed.values(),)
     chunks: tuple[packs.Chunk, ...] = ()
     if len(body) > packs.FOLD_BYTES and blocks:
-        chunks = tuple(packs.detach(splices, blocks))
-        blocks = []
+        chunks, blocks = tuple(packs.detach(splices, blocks)), []
         body = records.write_record(header, change, blocks)
-    row = NewRow(seq, DELTA, head.hash, digest, body, key_hash, chunks, sealed, guard, None, ttl or 0)
+    row = NewRow(
+        seq, DELTA, head.hash, digest, body, key_hash, chunks, sealed, guard, None, ttl or 0, now_us, packed
+    )
     # All that can be is made ready now: code is slow to run after the disk has been waited for.
     parent, origin = head.version.id if head.version is not None else None, source[3] if source else None
     step_key, step_slot = (None, None) if step is None else records.step_key(step[0])
@@ -182,8 +183,7 @@ async def write(
     logs = head.logs.copy() if touched else head.logs
     for log in touched:
         logs[log.name] = log._recorded_state
-    contained = {**head.merged, **merged} if merged else head.merged
-    edits = change if ops else None
+    edits, contained = change if ops else None, {**head.merged, **merged} if merged else head.merged
     single = packs.Single(seq, digest, key_hash, packed, (header, change, blocks), len(body))
     head = moved(head, seq, digest, version, edits, logs, splices, blocks, contained, len(body), single)
     due = head.due(handle.core.folder.records_max, packs.FOLD_BYTES)
@@ -401,7 +401,10 @@ async def write_rewind(
     body = records.write_record(records.write_head(header), change, [])
     digest = link_record(head.hash, body)
     seq = head.seq + 1
-    row = NewRow(seq, REWIND, head.hash, digest, body, source=(owner.id, target.seq), ttl_us=ttl or 0)
+    at = owner.id, target.seq
+    row = NewRow(
+        seq, REWIND, head.hash, digest, body, source=at, ttl_us=ttl or 0, at_us=now_us, metadata=packed
+    )
     if ASYNC:
         handle.require_clean("rewind()")
         await _send_watched(handle, row)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import msgspec
 
 from everthread.codec import records
-from everthread.codec.values import decode, encode
+from everthread.codec.values import decode
 from everthread.errors import StateCorruptedError
 from everthread.history import packs
+from everthread.history.metadata import index_values
 from everthread.history.packs import FOLD_BYTES, FOLD_RECORDS
 from everthread.history.snapshots import KEYFRAME_ROWS, Snapshot, keyframe_due, write_keyframe
 from everthread.stores.contract import DELTA, Fold, Line, Row
@@ -17,9 +18,6 @@ from everthread.stores.contract_async import AsyncBackend
 from everthread.threads.aio.reader import Reader
 from everthread.threads.head_cache import CachedHead, Costs
 from everthread.threads.twins import ASYNC
-
-#: Metadata values up to this many bytes are indexed as they are, longer ones by their hash.
-_TAG_BYTES_MAX = 64
 
 #: A record of the tail, or ``None`` for a row that can't be folded.
 Taken = packs.Single | None
@@ -157,7 +155,7 @@ def _made(run: list[packs.Single], beside: bool) -> Fold:
     metadata: dict[object, object] = {}
     for each in decode(records.array([single.metadata for single in run if single.metadata is not None])):
         metadata.update(each)
-    return Fold(pack, last.hash, last.keyframe, keys, _tags(metadata), beside)
+    return Fold(pack, last.hash, last.keyframe, keys, index_values(metadata), beside)
 
 
 def _taken_apart(row: Row, key: bytes | None) -> Taken:
@@ -170,38 +168,3 @@ def _taken_apart(row: Row, key: bytes | None) -> Taken:
     except StateCorruptedError:
         return None
     return packs.Single(row.seq, row.hash, key, metadata, parts, len(row.body), row.keyframe)
-
-
-def tags_of(row: Row) -> Mapping[str, bytes]:
-    """The metadata of a single record as the index keeps it."""
-    return _tags(_metadata(records.read_record(row.body)[0]))
-
-
-def tags_of_head(head: records.Head) -> Mapping[str, bytes]:
-    """The metadata of a version as the index keeps it."""
-    return _tags(decode(head.metadata)) if head.metadata is not None else {}
-
-
-def _metadata(head: bytes) -> Mapping[object, object]:
-    encoded = records.read_head(head).metadata
-    return decode(encoded) if encoded is not None else {}
-
-
-def _tags(metadata: Mapping[object, object]) -> Mapping[str, bytes]:
-    return {name: tag_value(value) for name, value in metadata.items() if isinstance(name, str)}
-
-
-def _sorted(node: object) -> object:
-    if type(node) is dict:
-        return {key: _sorted(value) for key, value in sorted(node.items(), key=lambda item: encode(item[0]))}
-    return [_sorted(value) for value in node] if type(node) is list else node
-
-
-def tag_value(lowered: object) -> bytes:
-    """What the index compares instead of a value; the order of keys doesn't count."""
-    encoded = encode(_sorted(lowered))
-    if len(encoded) <= _TAG_BYTES_MAX:
-        return encoded
-    from hashlib import sha256
-
-    return b"\xc1" + sha256(encoded).digest()

@@ -24,10 +24,10 @@ from everthread.errors import (
 )
 from everthread.history import packs
 from everthread.history.chain import HASH_KEPT, branch, version_id
+from everthread.history.metadata import index_value
 from everthread.stores.contract import DELTA, PACK, Line, NameTaken, SourceGone, VersionGone
 from everthread.threads.aio import journals
 from everthread.threads.aio.commit import write
-from everthread.threads.aio.fold import tag_value
 from everthread.threads.aio.journals import bury
 from everthread.threads.aio.reader import placed
 from everthread.threads.aio.workspace import FILES_LOG
@@ -160,7 +160,7 @@ async def _fork(source: AsyncThread, other: AsyncThread, version: Version, terms
     )  # fmt: skip
     # A fork starts with the metadata of the version it was made from.
     shown = {k: v for k, v in version.metadata.items() if not isinstance(v, Personal | Erased)}
-    tags = {name: tag_value(other.handle.lower(value, "metadata")) for name, value in shown.items()}
+    tags = {name: index_value(other.handle.lower(value, "metadata")) for name, value in shown.items()}
     beside = [await journals.take_along(source.core, line, uid)]
     if FILES_LOG in head.logs:
         beside.append(await journals.take_along(source.core, line, uid, journals.FILES))

@@ -12,16 +12,17 @@ from everthread.arguments import (
     check_mapping,
     check_name,
 )
+from everthread.codec import records
 from everthread.codec.values import lower
 from everthread.errors import StateCorruptedError, StoreBusyError, StoreClosedError
 from everthread.history.chain import version_id
+from everthread.history.metadata import encoded_index_values, index_value
 from everthread.limits import DEFAULT_LIMITS, Limits
 from everthread.process import check_not_in_workflow
 from everthread.stores.contract import Capabilities, Found, Line
 from everthread.stores.contract_async import AsyncBackend
 from everthread.threads.aio.core import Core
 from everthread.threads.aio.fallback import last_good, remaining_lines
-from everthread.threads.aio.fold import tag_value, tags_of
 from everthread.threads.lifetimes import Lifetime, left_s, ttl_us
 from everthread.threads.runtime import Runtime
 from everthread.threads.sealing import read_metadata
@@ -263,7 +264,7 @@ async def _find_tagged(core: Core, metadata: Mapping[str, Any]) -> list[Found]:
     """Live lines whose metadata have all of these values, by name."""
     backend, space = core.backend, core.space
     wanted = {
-        name: tag_value(value)
+        name: index_value(value)
         for name, value in lower(dict(metadata), limits=core.limits, root="metadata").items()
     }
     newer = await _bring_up_to_date(core)
@@ -289,7 +290,8 @@ async def _bring_up_to_date(core: Core) -> dict[int, tuple[Line, dict[str, bytes
         for row, _ in await backend.tail(line.id):
             if row.seq > seq:
                 with suppress(StateCorruptedError):
-                    tags.update(tags_of(row))
+                    head = records.read_head(records.read_record(row.body)[0])
+                    tags.update(encoded_index_values(head.metadata))
                 newest = row.seq
         if not left:
             try:

@@ -25,11 +25,11 @@ from everthread.errors import (
 )
 from everthread.history import packs
 from everthread.history.chain import HASH_KEPT, branch, version_id
+from everthread.history.metadata import index_value
 from everthread.stores.contract import DELTA, PACK, Line, NameTaken, SourceGone, VersionGone
 from everthread.threads.head_cache import CachedHead, from_snapshot
 from everthread.threads.sync import journals
 from everthread.threads.sync.commit import write
-from everthread.threads.sync.fold import tag_value
 from everthread.threads.sync.journals import bury
 from everthread.threads.sync.reader import placed
 from everthread.threads.sync.workspace import FILES_LOG
@@ -159,7 +159,7 @@ def _fork(source: Thread, other: Thread, version: Version, terms: Terms) -> None
     )  # fmt: skip
     # A fork starts with the metadata of the version it was made from.
     shown = {k: v for k, v in version.metadata.items() if not isinstance(v, Personal | Erased)}
-    tags = {name: tag_value(other.handle.lower(value, "metadata")) for name, value in shown.items()}
+    tags = {name: index_value(other.handle.lower(value, "metadata")) for name, value in shown.items()}
     beside = [journals.take_along(source.core, line, uid)]
     if FILES_LOG in head.logs:
         beside.append(journals.take_along(source.core, line, uid, journals.FILES))

@@ -13,9 +13,11 @@ from everthread.arguments import (
     check_mapping,
     check_name,
 )
+from everthread.codec import records
 from everthread.codec.values import lower
 from everthread.errors import StateCorruptedError, StoreBusyError, StoreClosedError
 from everthread.history.chain import version_id
+from everthread.history.metadata import encoded_index_values, index_value
 from everthread.limits import DEFAULT_LIMITS, Limits
 from everthread.process import check_not_in_workflow
 from everthread.stores.contract import Backend, Capabilities, Found, Line
@@ -24,7 +26,6 @@ from everthread.threads.runtime import Runtime
 from everthread.threads.sealing import read_metadata
 from everthread.threads.sync.core import Core
 from everthread.threads.sync.fallback import last_good, remaining_lines
-from everthread.threads.sync.fold import tag_value, tags_of
 from everthread.threads.twins import BlockingFace, iterated
 from everthread.type_names import type_names
 from everthread.versions import NO_METADATA, ThreadInfo, Version
@@ -260,7 +261,7 @@ def _find_tagged(core: Core, metadata: Mapping[str, Any]) -> list[Found]:
     """Live lines whose metadata have all of these values, by name."""
     backend, space = core.backend, core.space
     wanted = {
-        name: tag_value(value)
+        name: index_value(value)
         for name, value in lower(dict(metadata), limits=core.limits, root="metadata").items()
     }
     newer = _bring_up_to_date(core)
@@ -286,7 +287,8 @@ def _bring_up_to_date(core: Core) -> dict[int, tuple[Line, dict[str, bytes]]]:
         for row, _ in backend.tail(line.id):
             if row.seq > seq:
                 with suppress(StateCorruptedError):
-                    tags.update(tags_of(row))
+                    head = records.read_head(records.read_record(row.body)[0])
+                    tags.update(encoded_index_values(head.metadata))
                 newest = row.seq
         if not left:
             try:

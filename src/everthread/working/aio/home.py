@@ -8,8 +8,8 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from everthread.errors import InvalidValueError, StateNotFoundError
+from everthread.records.opening import open_backend
 from everthread.stores.colours import ASYNC, aside_async
-from everthread.stores.urls import open_backend
 from everthread.working.config import Config
 from everthread.working.home import (
     ID_TAG,
@@ -151,8 +151,9 @@ async def open_threads(url: str) -> AsyncThreadStore:
 if ASYNC:
 
     async def _open_driver(url: str) -> AsyncBackend:
+        from everthread.records.opening import connect_async
         from everthread.stores.offloaded import Offloaded
-        from everthread.stores.urls import connect_async, over_network
+        from everthread.stores.urls import over_network
 
         if over_network(url):
             return await connect_async(url, "full")

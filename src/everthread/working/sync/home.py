@@ -9,8 +9,8 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from everthread.errors import InvalidValueError, StateNotFoundError
+from everthread.records.opening import open_backend
 from everthread.stores.colours import aside
-from everthread.stores.urls import open_backend
 from everthread.working.config import Config
 from everthread.working.home import (
     ID_TAG,
