@@ -123,6 +123,7 @@ SUITE_BUDGETS_S = {
     "servers": 240,
     "tenants": 60,
     "unit": 480,
+    "contract": 120,
 }
 _taken_s: dict[str, float] = {}
 

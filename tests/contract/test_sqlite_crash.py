@@ -171,7 +171,7 @@ def test_a_power_cut_loses_nothing_that_was_acknowledged(memory: Path, failing: 
         vfs.recording.acknowledge()
         promised = [0]
         while promised[-1] < STEPS:
-            if failing and promised[-1] % 4 == 2:
+            if failing and promised[-1] % 4 == 2 and promised[-1] != promised[-2]:
                 vfs.fail_syncs()
             try:
                 accept_all(store, promised[-1] + 1)
@@ -184,7 +184,7 @@ def test_a_power_cut_loses_nothing_that_was_acknowledged(memory: Path, failing: 
         run(store.close())
     finally:
         vfs.unregister()
-    assert failing == (sorted(set(promised)) != promised or len(promised) > STEPS + 1)
+    assert failing == (len(promised) > STEPS + 1), "writes that failed were tried again"
     for disk in vfs.recording.states(SEED, 60):
         disk.write_to(memory / "disk")
         store = open_sqlite(memory / "disk")
@@ -194,40 +194,47 @@ def test_a_power_cut_loses_nothing_that_was_acknowledged(memory: Path, failing: 
         run(store.close())
 
 
-def test_a_write_that_is_not_durable_becomes_so_with_flush_or_the_next_durable_write(memory: Path) -> None:
-    vfs = PowerLossVFS("flushing")
-    steps = 0
+def test_a_write_that_is_not_durable_becomes_so_with_the_next_durable_one(memory: Path) -> None:
+    vfs = PowerLossVFS("following")
     try:
-        store = open_sqlite(memory, vfs="flushing")
+        store = open_sqlite(memory, vfs="following", wal_autocheckpoint=60)
         for number in range(1, 31):
             accept(store, put((row(number), b"%d" % number), durable=False))
             accept(store, put((row(number, 2), b"%d" % number), durable=False))
             if number % 3 == 0:
                 accept(store, put((row(number, 3), b"x")))
-            elif number % 3 == 1:
-                run(store.vacuum())
-                accept(store, put((row(number, 3), b"x")))
-            else:
-                continue
-            vfs.recording.acknowledge()
-            steps = number
+                vfs.recording.acknowledge()
         run(store.close())
     finally:
         vfs.unregister()
     lost = 0
-    marks = [number for number in range(1, 31) if number % 3 != 2]
     for disk in vfs.recording.states(SEED, 60):
         disk.write_to(memory / "disk")
         store = open_sqlite(memory / "disk")
         first, second = len(page(store, ROW, 1)), len(page(store, ROW, 2))
-        least = marks[disk.acknowledged - 1] if disk.acknowledged else 0
-        assert least <= second <= first <= second + 1, "in order, and no batch without those before it"
-        lost += first < steps
+        assert 3 * disk.acknowledged <= second <= first <= second + 1, "no batch without those before it"
+        lost += first < 30
         run(store.close())
     assert lost, "some cuts came before the end"
 
 
-def test_the_weaker_durability_is_asked_for_and_flush_makes_up_for_it(memory: Path) -> None:
+def test_flush_syncs_the_log(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_sqlite(memory, durability="process")
+    accept(store, put((row(1), b"1")))
+    synced: list[str] = []
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{handle}"))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    run(store.flush())
+    assert synced == [str(memory / "store.db-wal")]
+    run(store.close())
+
+
+def test_the_weaker_durability_loses_what_it_does_not_promise(memory: Path) -> None:
     vfs = PowerLossVFS("weaker")
     try:
         store = open_sqlite(memory, vfs="weaker", durability="process")

@@ -312,7 +312,7 @@ class Store(Protocol):
 
 def check_key(table: Table, owner: int, at: At) -> None:
     """Raise ``LimitError`` unless a value may be stored under this key."""
-    if type(at) is int:
+    if isinstance(at, int):
         if table.numbered and at > 0 and not at >> table.bits and not owner >> 63 - table.bits:
             return
     elif not table.numbered and 0 < len(at) <= NAME_MAX and not owner >> OWNER_BITS:

@@ -11,27 +11,8 @@ from typing import Any, NoReturn
 
 from everthread import process
 from everthread.errors import StoreBusyError, StoreClosedError, UnsupportedError
-from everthread.stores.interface import (
-    Append,
-    At,
-    Batch,
-    Get,
-    Guard,
-    Info,
-    Key,
-    Outcome,
-    Page,
-    Progress,
-    Purged,
-    Query,
-    Refused,
-    Residue,
-    Span,
-    Table,
-    Trim,
-    check_key,
-    holds,
-)
+from everthread.stores import interface
+from everthread.stores.interface import At, Batch, Get, Key, Outcome, Page, Progress, Query, Refused, Table
 
 
 class _Collection:
@@ -81,7 +62,7 @@ class MemoryStore:
     def __init__(
         self, tables: Sequence[Table], *, clock_us: Callable[[], int] = lambda: time.time_ns() // 1_000
     ) -> None:
-        self.info = Info("memory:", "memory", f"memory {id(self)}", durable=False, shared=False)
+        self.info = interface.Info("memory:", "memory", f"memory {id(self)}", durable=False, shared=False)
         self._tables = {table.number: table for table in tables}
         self._clock_us = clock_us
         self._collections: dict[tuple[int, int], _Collection] = {}
@@ -164,56 +145,46 @@ class MemoryStore:
 
     def _apply(self, batch: Batch) -> Outcome:
         for guard in batch.guards:
-            if refusal := self._refusal(guard):
-                return refusal
+            table, owner, at = guard.key
+            value = self._of(table, owner).values.get(at)
+            if not interface.holds(guard, value):
+                return Refused(guard, value)
         for span in batch.deletes:
-            self._delete(span)
-        for (table, owner, at), value in batch.puts:
-            self._put(table, owner, at, value)
+            for at in self._of(span.table, span.owner).within(span.start, span.stop):
+                self._change((span.table, span.owner, at), None)
+        for key, value in batch.puts:
+            self._put(key, value)
         first = self._append(batch.append) if batch.append is not None else 0
         for trim in batch.trims:
             self._trim(trim)
         return first
 
-    def _refusal(self, guard: Guard) -> Refused | None:
-        table, owner, at = guard.key
-        value = self._of(table, owner).values.get(at)
-        return None if holds(guard, value) else Refused(guard, value)
+    def _put(self, key: Key, value: bytes) -> None:
+        interface.check_key(self._tables[key[0]], *key[1:])
+        self._change(key, value)
 
-    def _put(self, table: int, owner: int, at: At, value: bytes) -> None:
-        check_key(self._tables[table], owner, at)
-        self._change((table, owner, at), value, self._next_stamp() if self._tables[table].followed else None)
-
-    def _delete(self, span: Span) -> None:
-        followed = self._tables[span.table].followed
-        for at in self._of(span.table, span.owner).within(span.start, span.stop):
-            self._change((span.table, span.owner, at), None, self._next_stamp() if followed else None)
-
-    def _append(self, append: Append) -> int:
+    def _append(self, append: interface.Append) -> int:
         order = self._of(append.table, append.owner).order
         first: int = order[-1] + 1 if order else 1
         for index, value in enumerate(append.values):
-            self._put(append.table, append.owner, first + index, value)
+            self._put((append.table, append.owner, first + index), value)
             for name in append.names[index] if append.names else ():
-                self._put(append.index_table, append.owner, name + (first + index).to_bytes(8, "big"), b"")
+                self._put((append.index_table, append.owner, name + (first + index).to_bytes(8, "big")), b"")
         return first if append.values else 0
 
-    def _trim(self, trim: Trim) -> None:
+    def _trim(self, trim: interface.Trim) -> None:
         found = self._of(trim.table, trim.owner)
         end = bisect_left(found.feed, (int.from_bytes(trim.up_to, "big") + 1,))
         for _, at in found.feed[:end]:
             if at not in found.values:
-                self._change((trim.table, trim.owner, at), None, None)
+                self._change((trim.table, trim.owner, at), None, forget=True)
 
-    def _next_stamp(self) -> int:
-        self._stamp += 1
-        return self._stamp
-
-    def _change(self, key: Key, value: bytes | None, stamp: int | None) -> None:
+    def _change(self, key: Key, value: bytes | None, *, forget: bool = False) -> None:
         table, owner, at = key
         collection = self._collections.setdefault((table, owner), _Collection())
         self._undo.append((key, collection.values.get(at), collection.stamps.get(at)))
-        collection.change(at, value, stamp)
+        self._stamp += 1
+        collection.change(at, value, self._stamp if self._tables[table].followed and not forget else None)
 
     # ── waiting ──
 
@@ -235,13 +206,15 @@ class MemoryStore:
 
     # ── the store as a whole ──
 
-    async def purge(self, timeout_s: float, progress: Progress | None = None) -> Purged:
+    async def purge(self, timeout_s: float, progress: Progress | None = None) -> interface.Purged:
         with self._exclusive():
-            return Purged(unreachable=("the memory of this process, until it ends",))
+            return interface.Purged(unreachable=("the memory of this process, until it ends",))
 
-    async def find_residue(self, samples: Sequence[bytes], progress: Progress | None = None) -> Residue:
+    async def find_residue(
+        self, samples: Sequence[bytes], progress: Progress | None = None
+    ) -> interface.Residue:
         with self._exclusive():
-            return Residue(unreachable=("the memory of this process",))
+            return interface.Residue(unreachable=("the memory of this process",))
 
     async def check(self) -> list[str]:
         with self._exclusive():
@@ -275,6 +248,5 @@ class MemoryStore:
 
 
 def _first(values: list[Any], limit: int, reverse: bool) -> list[Any]:
-    if limit <= 0:
-        return []
+    limit = max(limit, 0)
     return values[: -limit - 1 : -1] if reverse else values[:limit]

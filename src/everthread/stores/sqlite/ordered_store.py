@@ -42,8 +42,6 @@ from everthread.stores.sqlite.tables import COMMIT_ONE, Layout, TableSql, stamp_
 from everthread.stores.text_index import TextIndex
 from everthread.stores.urls import file_identity, quoted
 
-_PROBLEMS_MAX = 100
-
 #: Given what this store and a backup hold, returns a batch that is applied to the restored content.
 Keep = Callable[["Snapshot", "Snapshot"], Coroutine[Any, Any, Batch]]
 
@@ -372,7 +370,7 @@ def _size(db: apsw.Connection, table: TableSql, owner: int | None) -> tuple[int,
 
 def _damaged_pages(db: apsw.Connection) -> list[str]:
     try:
-        rows: list[Any] = db.execute(f"PRAGMA integrity_check({_PROBLEMS_MAX})").fetchall()
+        rows: list[Any] = db.execute("PRAGMA integrity_check").fetchall()
     except (apsw.Error, UnicodeDecodeError) as error:
         return [str(error)]
     return [str(text) for (text,) in rows if text != "ok"]

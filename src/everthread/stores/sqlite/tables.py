@@ -93,9 +93,9 @@ class TableSql:
         return (self.table.number, *span) if self.named else span
 
     def walk_from(self, after: tuple[int, Any] | None) -> tuple[Any, ...]:
-        owner, at = after if after is not None else (-1, 0 if self.numbered else b"")
         if self.numbered:
-            return (-1 if after is None else owner << self.bits | at,)
+            return (-1 if after is None else after[0] << self.bits | after[1],)
+        owner, at = after if after is not None else (-1, b"")
         return (self.table.number, owner, at) if self.named else (owner, at)
 
     def split(self, id_: int) -> tuple[int, int]:
@@ -137,7 +137,8 @@ class Layout:
             return None
         if head[0] != self._head.number or row[0] != self._row.number:
             return None
-        guard = entry = _NONE
+        guard: tuple[Any, ...] = _NONE
+        entry: tuple[Any, ...] = _NONE
         if len(guards) == 2:
             if not self.tables[guards[1].key[0]].named:
                 return None
