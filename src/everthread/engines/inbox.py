@@ -10,6 +10,7 @@ from everthread.arguments import check_mapping
 from everthread.codec.values import encode, lower
 from everthread.engines.failures import MessageRefusedError, own_failure
 from everthread.errors import InvalidValueError
+from everthread.values import Tagged
 
 
 class Inbox:
@@ -53,7 +54,7 @@ class Inbox:
         """Return the id of a message that a store takes."""
         try:
             name = checked_id(message)
-            encode(lower(dict(message), seal=lambda personal: None, root="message"), where="message")
+            encode(lower(dict(message), seal=lambda personal: Tagged(0, b""), root="message"), where="message")
             return name
         except InvalidValueError as error:
             refused = MessageRefusedError(str(error), path=error.path)
