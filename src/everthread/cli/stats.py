@@ -38,6 +38,7 @@ def stats(call: Invocation, limit: int) -> None:
         data = {
             "store": store.url,
             "count": found.count,
+            "others": dict(found.others),
             "versions": found.versions,
             "pruned": found.pruned,
             "bytes": found.bytes,

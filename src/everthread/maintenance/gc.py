@@ -17,7 +17,7 @@ from everthread.events.sync.stream import EventStream
 from everthread.history.retention import Retention, Spans, VersionLike
 from everthread.maintenance.file_pins import FilePins
 from everthread.maintenance.prune import Family, LinePruning, Moved, Pins, Sweep
-from everthread.maintenance.reports import GcReport
+from everthread.maintenance.reports import DELETED, EXPIRED, THREAD, GcReport, kind_of
 from everthread.stores.contract import SEAL_SEQ, Found, Line, StaleCell
 from everthread.threads.lifetimes import left_s
 from everthread.threads.reports import Progress
@@ -56,6 +56,8 @@ class Cleaner:
         self._expired: list[str] = []
         self._expired_count = self._companions = self._threads = self._versions = self._bytes = 0
         self._events = 0
+        self._expired_ids: set[int] = set()
+        self._others: dict[str, int] = {}
         self._pinned: list[Pin] = []
         self._file_pins = FilePins(core, rule, self._now_us)
         #: Tells what this cleaning announces from what others do.
@@ -76,6 +78,7 @@ class Cleaner:
             expired_count=self._expired_count,
             companions=self._companions,
             threads=self._threads,
+            others=self._others,
             versions=self._versions,
             events=self._events,
             bytes=self._bytes,
@@ -103,6 +106,7 @@ class Cleaner:
                 continue
             if self._dry_run or journals.remove_expired(self.core, entry):
                 self._expired_count += 1
+                self._expired_ids.add(entry.line.id)
                 if len(self._expired) < _NAMES_MAX:
                     self._expired.append(entry.line.name)
 
@@ -200,7 +204,9 @@ class Cleaner:
         for line in self._lines():
             if not line.parent:
                 family = [line, *forks.pop(line.id, ())]
-                if self._rule.takes or any(each.deleted for each in family):
+                # The real run has removed an expired thread without forks by now.
+                is_gone = self._dry_run and len(family) == 1 and line.id in self._expired_ids
+                if not is_gone and (self._rule.takes or any(each.deleted for each in family)):
                     self.prune_family(family, pins)
                 done += len(family)
                 if self._progress is not None:
@@ -289,14 +295,14 @@ class Cleaner:
                 continue
             pruning = LinePruning(reader, line, kept[line.id], family.seen(line))
             if self._dry_run:
-                self._count(pruning.count(), 0)
+                self._count(line, pruning.count(), 0)
                 continue
             self._announce(family, there=True)
             before = self.core.backend.usage(line.id)
             self._fold(line, kept[line.id])
             gone = pruning.run()
             after = self.core.backend.usage(line.id)
-            self._count(gone, _total(before) - _total(after))
+            self._count(line, gone, _total(before) - _total(after))
         if not self._dry_run:
             sizes = [self.core.backend.usage(number) for number in family.lines]
             Sweep(reader, family).run()
@@ -314,8 +320,14 @@ class Cleaner:
             left = len(tail)
             self.core.folder.fold_tail(line, newest=line.deleted)
 
-    def _count(self, versions: int, size: int) -> None:
-        self._threads += versions > 0
+    def _count(self, line: Line, versions: int, size: int) -> None:
+        kind = kind_of(line, self.core.space, is_expired=line.id in self._expired_ids)
+        # The real run has deleted expired threads by now; a dry run must report the same.
+        kind = DELETED if kind == EXPIRED else kind
+        if kind == THREAD:
+            self._threads += versions > 0
+        elif versions:
+            self._others[kind] = self._others.get(kind, 0) + 1
         self._versions += versions
         self._bytes += size
 

@@ -3,14 +3,45 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
 
 from everthread.arguments import counted
 from everthread.maintenance.key_needs import KeyNeeds
+from everthread.stores.contract import Line
 from everthread.threads.reports import version_span
 from everthread.versions import Pin
+
+#: The kind of what ``store.threads()`` lists; the other kinds are counted apart from it.
+THREAD = "thread"
+EXPIRED, DELETED = "expired thread", "deleted thread"
+_PLURALS = {
+    "inbox": "inboxes",
+    "files": "file histories",
+    "users": "users",
+    "redactions": "redaction records",
+}
+_SINGULARS = {"files": "file history", "users": "user", "redactions": "redaction record"}
+
+
+def kind_of(line: Line, space: str, *, is_expired: bool) -> str:
+    """Return what a branch of the namespace ``space`` is: a thread, or the kind of another record."""
+    if line.space != space:
+        return line.space[len(space) + 1 :]
+    if line.deleted:
+        return DELETED
+    return EXPIRED if is_expired else THREAD
+
+
+def counted_kinds(threads: int, others: Mapping[str, int]) -> str:
+    """Return the number of threads and of each other kind: ``3 threads, 2 journals and 1 inbox``."""
+    parts = [counted(threads, THREAD)]
+    for kind, number in others.items():
+        if number:
+            parts.append(counted(number, _SINGULARS.get(kind, kind), _PLURALS.get(kind, "")))
+    return " and ".join((", ".join(parts[:-1]), parts[-1])) if len(parts) > 1 else parts[0]
 
 
 class GcReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,9 +49,11 @@ class GcReport(msgspec.Struct, frozen=True, kw_only=True):
 
     ``expired`` are the names of threads whose time was over (the first thousand of ``expired_count``).
     ``subjects`` counts persons, and single values of persons, that were erased because their time was over.
-    ``versions`` were pruned, in ``threads``; ``bytes`` is how much less they take up now, below 0 if what
-    stays of very small ones is more. ``events`` were trimmed as their streams' retention says. ``companions``
-    belonged to threads that are gone. ``pins`` are the versions that stay because they are pinned.
+    ``versions`` were pruned, in ``threads`` that ``store.threads()`` lists and in ``others``, counted by kind
+    (``"journal"``, ``"inbox"``, ``"files"``, ``"deleted thread"`` …); ``bytes`` is how much less they take
+    up now, below 0 if what stays of very small ones is more. ``events`` were trimmed as the retention of
+    their streams says. ``companions`` belonged to threads that are gone. ``pins`` are the versions that stay
+    because they are pinned.
     ``problems`` say what was left alone, and why: all else was done.
     """
 
@@ -30,6 +63,7 @@ class GcReport(msgspec.Struct, frozen=True, kw_only=True):
     subjects: int = 0
     companions: int = 0
     threads: int = 0
+    others: Mapping[str, int] = {}
     versions: int = 0
     events: int = 0
     bytes: int = 0
@@ -42,7 +76,7 @@ class GcReport(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         parts = [
             counted(self.expired_count, "expired thread"),
-            f"{counted(self.versions, 'version')} of {counted(self.threads, 'thread')}",
+            f"{counted(self.versions, 'version')} of {counted_kinds(self.threads, self.others)}",
         ]
         if self.subjects:
             whose = "person or value of one whose time was over"

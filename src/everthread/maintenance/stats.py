@@ -9,7 +9,9 @@ import msgspec
 
 from everthread.arguments import counted
 from everthread.errors import EverthreadError
-from everthread.stores.contract import SEAL_SEQ, Line, Totals, Usage
+from everthread.maintenance.reports import DELETED, THREAD, counted_kinds, kind_of
+from everthread.stores.contract import SEAL_SEQ, Found, Line, Row, Totals, Usage
+from everthread.threads.lifetimes import left_s
 from everthread.threads.reports import Progress
 from everthread.threads.sync.core import Core
 from everthread.threads.sync.journals import COMPANIONS, FILES
@@ -55,6 +57,8 @@ class ThreadStats(msgspec.Struct, frozen=True, kw_only=True):
 class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
     """What a store takes up, in bytes of payload; files are larger by what the engine needs.
 
+    ``count`` is the number of threads that ``store.threads()`` lists, ``others`` that of each other kind
+    (``"journal"``, ``"inbox"``, ``"files"``, ``"expired thread"``, ``"deleted thread"`` …).
     ``threads`` are the largest threads of the namespace by name; ``kinds`` sums all lines by kind, ``by_age``
     by the time since the last write; ``versions`` can be read, ``pruned`` can't any more, and :meth:`verify`
     counts both; ``deleted`` is kept for forks of deleted threads. ``beside`` is what lies beside threads, by
@@ -63,6 +67,7 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     count: int
+    others: Mapping[str, int]
     versions: int
     pruned: int
     bytes: int
@@ -75,7 +80,7 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         files = sum(size for _, size in self.totals.files)
-        counts = f"{counted(self.count, 'thread')}, {counted(self.versions, 'version')}"
+        counts = f"{counted_kinds(self.count, self.others)}, {counted(self.versions, 'version')}"
         if self.pruned:
             counts += f" and {self.pruned:,} that were pruned"
         return f"{counts}, {counted(self.bytes, 'byte')}, {files:,} on disk"
@@ -92,15 +97,29 @@ class Counting:
         self._ages = dict.fromkeys([*(name for name, _ in AGES), OLDER], 0)
         self._beside = dict.fromkeys(COMPANIONS, 0)
         self._count = self._versions = self._pruned = self._deleted = 0
+        self._others: dict[str, int] = {}
 
-    def add_deleted(self, usage: Usage) -> None:
-        self._deleted += self._sum_up(usage)
+    def add_deleted(self, kind: str, usage: Usage) -> None:
+        """Add a deleted branch. Those that take up nothing any more aren't counted."""
+        size = self._sum_up(usage)
+        self._deleted += size
+        if size and kind == DELETED:
+            self._add_other(kind)
 
     def add_beside(self, kind: str, usage: Usage) -> int:
-        """What the library keeps beside a thread; how many bytes that are."""
+        """Add what the library keeps beside a thread; return how many bytes that are."""
         size = self._sum_up(usage)
         self._beside[kind] = self._beside.get(kind, 0) + size
+        self._add_other(kind)
         return size
+
+    def add_expired(self, kind: str, usage: Usage) -> None:
+        """Add a thread whose time is over and that ``gc()`` hasn't removed yet."""
+        self._sum_up(usage)
+        self._add_other(kind)
+
+    def _add_other(self, kind: str) -> None:
+        self._others[kind] = self._others.get(kind, 0) + 1
 
     def _sum_up(self, usage: Usage) -> int:
         for kind in self._kinds:
@@ -128,6 +147,7 @@ class Counting:
         self._shrink()
         return StoreStats(
             count=self._count,
+            others=self._others,
             versions=self._versions,
             pruned=self._pruned,
             bytes=sum(self._kinds.values()),
@@ -163,22 +183,34 @@ def measure(core: Core, limit: int, progress: Progress | None) -> StoreStats:
 
 def _count(core: Core, counting: Counting, line: Line, usage: Usage, files: dict[str, int]) -> None:
     """Sum a line up; ``files`` is filled, and asked, by the uids of the threads that files lie beside."""
+    row = None if line.deleted or line.space != core.space else _newest(core, line)
+    is_expired = left_s(Found(line, row), core.runtime.now_us()) <= 0
+    kind = kind_of(line, core.space, is_expired=is_expired)
     if line.deleted:
-        counting.add_deleted(usage)
+        counting.add_deleted(kind, usage)
+    elif kind == THREAD:
+        counting.add(line.name, _updated_us(core, line, row), usage, files.get(line.uid.hex(), 0))
     elif line.space == core.space:
-        counting.add(line.name, _updated_us(core, line), usage, files.get(line.uid.hex(), 0))
+        counting.add_expired(kind, usage)
     else:
-        kind = line.space[len(core.space) + 1 :]
         size = counting.add_beside(kind, usage)
         if kind == FILES:
             files[line.name] = size
 
 
-def _updated_us(core: Core, line: Line) -> int:
+def _newest(core: Core, line: Line) -> Row | None:
     try:
         rows = core.backend.scan(line.id, SEAL_SEQ - 1, 1)
-        if rows:
-            return core.reader.head(rows[0], rows[0].seq).at_us
+    except EverthreadError:
+        # Damaged: how old it is can't be known.
+        return None
+    return rows[0] if rows else None
+
+
+def _updated_us(core: Core, line: Line, row: Row | None) -> int:
+    try:
+        if row is not None:
+            return core.reader.head(row, row.seq).at_us
         return (core.reader.version(line, line.parent_seq))[0].at_us
     except EverthreadError:
         # Damaged, or gone: how old it is nobody knows.
