@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -106,11 +107,27 @@ def _told(invoke: Callable[[], int]) -> int:
     try:
         return invoke()
     except KeyboardInterrupt as stopped:
-        return tell(_what_is_true(stopped), INTERRUPTED)
+        with _ignored_interrupts():
+            return tell(_what_is_true(stopped), INTERRUPTED)
     except EverthreadError as error:
         return tell(_with_advice(error), code_of(error))
     except RecursionError:
         return tell("what is stored there is nested too deeply to be shown", FAILURE)
+
+
+@contextmanager
+def _ignored_interrupts() -> Iterator[None]:
+    """Ignore Ctrl-C within the block, so that a second one doesn't cut off the answer to the first."""
+    try:
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except ValueError:
+        # Only the main thread handles signals.
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _what_is_true(stopped: BaseException | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 
@@ -20,4 +21,7 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         # Before the command began, or after it had ended.
         pass
+    if arguments is None:
+        # Everything is closed: another Ctrl-C must end the process, not print a traceback of its shutdown.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(code)

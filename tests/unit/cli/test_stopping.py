@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,60 @@ def test_a_second_stop_while_everything_is_closed_says_what_the_first_did(
         told = here("erase", "--subject", "ann", "--yes", "--store", program.url, code=130).err
     assert "an erasure that has begun goes on" in told
     assert "nothing is half done" not in told
+
+
+#: The program, with one SIGINT while it reads the store, and another at the moment that is named.
+_TWICE = """if True:
+    import atexit, os, signal, sys
+    from everthread.cli.main import main
+    from everthread.testing.faults import wrap_every_backend, wrapped
+
+    moment, sys.argv = sys.argv[1], sys.argv[1:]
+
+    def stop():
+        os.kill(os.getpid(), signal.SIGINT)
+
+    class Stopping:
+        def __init__(self, stream):
+            self._stream = stream
+
+        def __getattr__(self, name):
+            return getattr(self._stream, name)
+
+        def write(self, text):
+            if "stopped" in text:
+                stop()
+            return self._stream.write(text)
+
+    def hook(call):
+        if (call.verb, call.moment) == ("lines", "before"):
+            stop()
+        if (call.verb, call.moment, moment) == ("close", "before", "closing"):
+            stop()
+
+    if moment == "answering":
+        sys.stderr = Stopping(sys.stderr)
+    if moment == "exiting":
+        atexit.register(stop)
+    with wrap_every_backend(lambda backend: wrapped(backend, hook)):
+        main()
+"""
+
+
+@pytest.mark.parametrize("moment", ["closing", "answering", "exiting"])
+def test_ctrl_c_twice_ends_with_one_line(program: Program, commits: Committer, moment: str) -> None:
+    commits("bot", 1)
+    found = subprocess.run(
+        [sys.executable, "-c", _TWICE, moment, "status"],
+        env=program.environment(),
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert found.stderr == "everthread: stopped; nothing is half done\n"
+    # A shell shows 130 for both: the exit code, and the end by the signal.
+    assert found.returncode == (-signal.SIGINT if moment == "exiting" else 130)
 
 
 def test_a_restore_is_all_or_nothing_and_says_so(program: Program, commits: Committer) -> None:
