@@ -32,7 +32,7 @@ def test_init_makes_a_private_place_that_programs_find(
     project = tmp_path / "project"
     answer = here("init", str(project))
     place = project / ".everthread"
-    assert answer.out == f"{place} is the place for your agents' state\n"
+    assert answer.out == f"{place} is the place for your agents' state; default thread: project\n"
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
     assert (place / ".gitignore").read_text() == "*\n"
     below = project / "src"
@@ -51,7 +51,7 @@ def test_init_again_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert here("init", "--json").data["made"] is True
     (tmp_path / ".everthread" / ".gitignore").write_text("mine\n")
     answer = here("init")
-    assert answer.out.endswith("is there already\n")
+    assert answer.out.endswith(f"is there already; default thread: {tmp_path.name}\n")
     assert (tmp_path / ".everthread" / ".gitignore").read_text() == "mine\n"
 
 

@@ -38,7 +38,7 @@ FIELDS = {
     "merge": "thread other version effects conflicts",
     "delete": "thread dry_run versions forks",
     "send": "thread id key",
-    "stats": "store count versions pruned bytes deleted beside kinds by_age threads totals summary",
+    "stats": "store count others versions pruned bytes deleted beside kinds by_age threads totals summary",
     "export": "report summary",
     "import": "report summary",
     "copy": "report summary",
@@ -70,7 +70,8 @@ INNER = {
     ("show", "log"): "name items",
     ("show", "session"): "status text turns usage in_doubt",
     ("files", "files"): "path kind mode size target personal",
-    ("runs", "runs"): "number id status reason agent host pid started_at ended_at turns usage error",
+    ("runs", "runs"): "number id status reason agent host pid started_at ended_at turns usage error "
+    "workflow execution skipped",
     ("effects", "effects"): "key name state run attempt at settled_at settled_by error result",
     ("settle", "effect"): "key name state run attempt at settled_at settled_by error result",
     ("events", "events"): "seq at type agent data",
