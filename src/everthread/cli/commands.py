@@ -32,6 +32,8 @@ COMMANDS = {
     "send": "Send a message to a thread, and so to the run at work on it.",
     "todo": "Add, start, finish, cancel and list todos.",
     "note": "Note a fact in a thread's context.",
+    "decide": "Record a decision before you act on it.",
+    "outcome": "Record what came of a decision.",
     "loop": "Open and close open loops: what a thread waits for.",
     "intend": "Record what the agent is about to do.",
     "append": "Append a message to a thread's conversation.",

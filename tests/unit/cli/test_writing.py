@@ -32,6 +32,8 @@ def test_each_answer_is_one_line(program: Program, store: everthread.Store) -> N
     commands = [
         ("todo", "add", "reconcile\nMarch"),
         ("note", "branch", "a\nb"),
+        ("decide", "refund\nT030", "--why", "paid\ntwice"),
+        ("outcome", "refund", "re\nfunded"),
         ("loop", "open", "auditor"),
         ("loop", "close", "auditor"),
         ("intend", "go\non"),
@@ -110,3 +112,63 @@ def test_without_a_thread_a_command_says_how_to_choose_one(
     monkeypatch.delenv("EVERTHREAD_THREAD")
     monkeypatch.chdir(tmp_path)
     assert "no thread was chosen: pass --thread NAME" in program("todo", "add", "x", code=2).err
+
+
+# ── decisions ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_decision_is_open_until_it_has_an_outcome(program: Program, store: everthread.Store) -> None:
+    made = program.json(
+        "decide", "refund T030", "--why", "paid twice", "--rejected", "ask", "--rejected", "wait"
+    )
+    records = store.session_records("bot")
+    (pending,) = records.open_decisions()
+    assert (pending.id, pending.decision, pending.rationale) == (made["id"], "refund T030", "paid twice")
+    assert pending.rejected == ("ask", "wait")
+    assert "refund T030" in program("resume", "bot").out
+    told = program.json("outcome", made["id"][:5], "the bank refused", "--failed")
+    assert (told["id"], told["outcome"], told["failed"]) == (made["id"], "the bank refused", True)
+    records = store.session_records("bot")
+    assert records.open_decisions() == []
+    (known,) = records.decisions()
+    assert (known.outcome, known.failed) == ("the bank refused", True)
+
+
+def test_an_outcome_is_recorded_once(program: Program, store: everthread.Store) -> None:
+    made = program.json("decide", "refund T030", "--why", "paid twice")
+    program("outcome", "refund", "done")
+    head = store.thread("bot").head
+    assert program.json("outcome", made["id"], "done")["outcome"] == "done"
+    assert "recorded already: 'done'" in program("outcome", made["id"], "not done", code=2).err
+    assert store.thread("bot").head == head
+
+
+def test_the_outcome_of_an_unknown_decision_is_refused(program: Program) -> None:
+    program("outcome", "refund", "done", code=3)
+    assert not Path(program.url.removeprefix("sqlite:///")).exists()
+    program("decide", "refund T030", "--why", "paid twice")
+    assert "there is no decision 'pay'" in program("outcome", "pay", "done", code=3).err
+    program("decide", "refund T031", "--why", "paid twice")
+    assert "fits 2 decisions" in program("outcome", "refund", "done", code=2).err
+
+
+def test_decisions_of_a_live_run_and_of_a_shell_are_all_kept(
+    program: Program, store: everthread.Store
+) -> None:
+    with store.session("bot") as session:
+        first = program.json("decide", "of the shell", "--why", "first")
+        pending = session.decide("of the run")
+        program("decide", "of the shell again", "--why", "second")
+        program("outcome", "of the run", "seen by the shell")
+        program("outcome", first["id"], "done")
+        session.decide("of the run again")
+    found = {each.decision: each.outcome for each in store.session_records("bot").decisions()}
+    assert found == {
+        "of the shell": "done",
+        "of the run": "seen by the shell",
+        "of the shell again": None,
+        "of the run again": None,
+    }
+    assert pending.id in {each.id for each in store.session_records("bot").decisions()}
+    left = {each.decision for each in store.session_records("bot").open_decisions()}
+    assert left == {"of the shell again", "of the run again"}

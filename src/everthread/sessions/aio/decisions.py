@@ -20,6 +20,7 @@ from everthread.sessions.aio.logs import newest_first, revealing
 from everthread.sessions.records import DecisionRecord, decision_of
 from everthread.sessions.tasks import OWN, own_part
 from everthread.threads.aio.thread import AsyncThread
+from everthread.threads.aio.update import AsyncDraft
 from everthread.threads.nodes import plain_of
 from everthread.threads.twins import AwaitedFace
 from everthread.values import Personal, check_text
@@ -122,18 +123,9 @@ class Decisions:
         key: str | None,
         effect: str | None,
     ) -> AsyncPendingDecision:
-        check_several(rejected, "rejected", "the options that were not taken")
-        decision_id = self._thread.new_id() if key is None else _id_of(key)
-        stored: dict[str, Any] = {
-            "decision_id": decision_id,
-            "decision": check_text(decision, "the decision", "decision"),
-            "rationale": _words(rationale, "rationale"),
-            "planned_action": _words(planned_action, "planned_action"),
-            "rejected": [check_text(option, "a rejected option", "rejected") for option in rejected],
-            "at_us": self._thread.now_us(),
-            "run": self._run_id,
-            "agent": self._agent,
-        }
+        decision_id = _new_id(self._thread) if key is None else _id_of(key)
+        stored = _stored(self._thread, decision_id, decision, rationale, planned_action, rejected)
+        stored |= {"run": self._run_id, "agent": self._agent}
         if effect is not None:
             stored["effect"] = check_name(effect, "effect")
         if key is not None:
@@ -142,14 +134,9 @@ class Decisions:
             record = await self._decide_once(decision_id, stored)
         else:
             async with self._thread.writing():
-                await self._put(decision_id, stored)
+                await _put(self._thread, stored)
             record = decision_of(stored)
         return AsyncPendingDecision(record, self.settle)
-
-    async def _put(self, decision_id: str, stored: dict[str, Any]) -> None:
-        stored["after"] = await self._newest_message()
-        own_part(self._thread.state).setdefault(OPEN, {})[decision_id] = stored
-        self._thread.log(LOG).append(stored)
 
     async def _decide_once(self, decision_id: str, stored: dict[str, Any]) -> DecisionRecord:
         """Write the decision down unless the thread has it, also if another process does so meanwhile."""
@@ -162,7 +149,7 @@ class Decisions:
                     async with thread.writing(rebases=False):
                         at = await thread.log(LOG).find(decision_id)
                         if at is None:
-                            await self._put(decision_id, stored)
+                            await _put(thread, stored)
                     break
                 except ConflictError:
                     if not left:
@@ -172,7 +159,7 @@ class Decisions:
             (known,) = await thread.log(LOG).read(at, at + 1)
             if decision_id in open_decisions(thread):
                 return await revealing(thread.core, decision_of, known)
-            return await self._settled_as(decision_id)
+            return await _settled_as(thread, decision_id)
 
     async def close_for(self, effect: str) -> None:
         """Record the outcome of the decisions that this effect, which is done, carried out."""
@@ -180,47 +167,119 @@ class Decisions:
             if stored.get("effect") == effect:
                 await self.settle(decision_id, EFFECT_DONE)
 
-    async def _newest_message(self) -> Any:
-        """The id of the message that a decision follows; ``None`` if there is none, or it has no id."""
-        newest = await self._thread.messages.read(-1)
-        return newest[0].get("id") if newest and isinstance(newest[0], Mapping) else None
-
     async def settle(self, decision_id: str, outcome: Any, failed: bool = False) -> DecisionRecord:
         """Record the outcome. The same one again changes nothing; another one is refused."""
         check_name(decision_id, "the id of a decision")
-        async with self._thread.writing():
-            stored = open_decisions(self._thread).get(decision_id)
+        thread, ended = self._thread, _ended(self._thread, decision_id, outcome, failed)
+        async with thread.writing():
+            stored = _close(thread, ended)
             if stored is None:
-                return await self._settled_before(decision_id, outcome)
-            ended = {
-                "about": decision_id,
-                "outcome": outcome,
-                "failed": failed,
-                "at_us": self._thread.now_us(),
-            }
-            self._thread.log(LOG).append(ended)
-            del self._thread.state[OWN][OPEN][decision_id]
-        return await revealing(self._thread.core, decision_of, stored, ended)
+                return await _settled_before(thread, decision_id, outcome)
+        return await revealing(thread.core, decision_of, stored, ended)
 
-    async def _settled_before(self, decision_id: str, outcome: Any) -> DecisionRecord:
-        known = await self._settled_as(decision_id)
-        if known.outcome != outcome:
-            raise InvalidStateError(
-                f"the outcome of the decision {decision_id!r} is recorded already: {known.outcome!r}"
-            )
-        return known
 
-    async def _settled_as(self, decision_id: str) -> DecisionRecord:
-        for known in await read_decisions(self._thread, len(self._thread.log(LOG))):
-            if known.id == decision_id and known.complete:
-                return known
+# ── without a session ────────────────────────────────────────────────────────────────────────
+
+
+async def record_decision(
+    thread: AsyncThread, decision: Any, rationale: Any = "", rejected: Iterable[Any] = ()
+) -> DecisionRecord:
+    """Record a decision that no run made. It takes no lease: a run at work merges it with its own changes."""
+    stored = _stored(thread, _new_id(thread), decision, rationale, "", rejected)
+
+    async def change(draft: AsyncDraft) -> None:
+        await _put(draft, stored)
+
+    await thread.update(change)
+    return await revealing(thread.core, decision_of, stored)
+
+
+async def record_outcome(
+    thread: AsyncThread, decision_id: str, outcome: Any, failed: bool = False
+) -> DecisionRecord:
+    """Record the outcome of a decision, without a lease. The same one again changes nothing; another one is
+    refused with :class:`InvalidStateError`."""
+    check_name(decision_id, "the id of a decision")
+    ended = _ended(thread, decision_id, outcome, failed)
+    stored: Mapping[str, Any] | None = None
+
+    async def change(draft: AsyncDraft) -> None:
+        nonlocal stored
+        stored = _close(draft, ended)
+        if stored is None:
+            # Raises unless it is the same outcome: then nothing is changed, and nothing committed.
+            await _settled_before(thread, decision_id, outcome)
+
+    await thread.update(change)
+    if stored is None:
+        return await _settled_as(thread, decision_id)
+    return await revealing(thread.core, decision_of, stored, ended)
+
+
+# ── how they are stored ──────────────────────────────────────────────────────────────────────
+
+
+def _stored(
+    thread: AsyncThread,
+    decision_id: str,
+    decision: Any,
+    rationale: Any,
+    planned_action: Any,
+    rejected: Iterable[Any],
+) -> dict[str, Any]:
+    check_several(rejected, "rejected", "the options that were not taken")
+    return {
+        "decision_id": decision_id,
+        "decision": check_text(decision, "the decision", "decision"),
+        "rationale": _words(rationale, "rationale"),
+        "planned_action": _words(planned_action, "planned_action"),
+        "rejected": [check_text(option, "a rejected option", "rejected") for option in rejected],
+        "at_us": thread.core.runtime.now_us(),
+    }
+
+
+async def _put(thread: AsyncThread | AsyncDraft, stored: dict[str, Any]) -> None:
+    """Add a decision to the log and to the open ones, with the id of the message that it follows: ``None`` if
+    there is no message, or it has no id."""
+    newest = await thread.messages.read(-1)
+    stored["after"] = newest[0].get("id") if newest and isinstance(newest[0], Mapping) else None
+    own_part(thread.state).setdefault(OPEN, {})[stored["decision_id"]] = stored
+    thread.log(LOG).append(stored)
+
+
+def _ended(thread: AsyncThread, decision_id: str, outcome: Any, failed: bool) -> dict[str, Any]:
+    now_us = thread.core.runtime.now_us()
+    return {"about": decision_id, "outcome": outcome, "failed": failed, "at_us": now_us}
+
+
+def _close(thread: AsyncThread | AsyncDraft, ended: dict[str, Any]) -> Mapping[str, Any] | None:
+    """Add the outcome to the log and return its decision; ``None`` if that isn't open."""
+    stored = open_decisions(thread).get(ended["about"])
+    if stored is not None:
+        thread.log(LOG).append(ended)
+        del thread.state[OWN][OPEN][ended["about"]]
+    return stored
+
+
+async def _settled_before(thread: AsyncThread, decision_id: str, outcome: Any) -> DecisionRecord:
+    known = await _settled_as(thread, decision_id)
+    if known.outcome != outcome:
         raise InvalidStateError(
-            f"there is no decision {decision_id!r}, or it was rewound past; "
-            "record what came of it in a new one"
+            f"the outcome of the decision {decision_id!r} is recorded already: {known.outcome!r}"
         )
+    return known
 
 
-def open_decisions(thread: AsyncThread) -> dict[str, Mapping[str, Any]]:
+async def _settled_as(thread: AsyncThread, decision_id: str) -> DecisionRecord:
+    for known in await read_decisions(thread, len(thread.log(LOG))):
+        if known.id == decision_id and known.complete:
+            return known
+    raise InvalidStateError(
+        f"there is no decision {decision_id!r}, or it was rewound past; record what came of it in a new one"
+    )
+
+
+def open_decisions(thread: AsyncThread | AsyncDraft) -> dict[str, Mapping[str, Any]]:
     """What was decided and has no outcome yet, by id."""
     own = thread.state.get(OWN)
     found = own.get(OPEN) if isinstance(own, Mapping) else None
@@ -265,6 +324,11 @@ async def read_decisions(thread: AsyncThread, limit: int) -> list[DecisionRecord
         if len(found) == limit:
             break
     return await revealing(thread.core, lambda: [decision_of(*each) for each in found])
+
+
+def _new_id(thread: AsyncThread) -> str:
+    """Short, because people and models read it in briefings."""
+    return thread.core.runtime.random_bytes(6).hex()
 
 
 def _id_of(key: str) -> str:
