@@ -49,6 +49,8 @@ COMMANDS = {
     "copy": "Bring everything in one store into another.",
     "gc": "Remove what has expired, or is older than what you keep.",
     "erase": "Erase a person: keys, values and bytes, with a signed report.",
+    "hold": "Legal holds on the data of persons.",
+    "users": "Values of persons, each sealed under the person's own key.",
     "stats": "What threads take up, by thread, kind and age.",
     "doctor": "Check the installation, the store's files and every record.",
     "verify": "Check every record against its checksum and the chain.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
@@ -10,7 +9,7 @@ import click
 from everthread.cli.context import Invocation
 from everthread.cli.options import example, pass_invocation, shared_options
 from everthread.cli.output import clean
-from everthread.cli.writing import thread_option, working_state
+from everthread.cli.writing import parse_json, thread_option, working_state
 
 
 @click.command(epilog=example("note branch feature/invoices", "note retries 3 --parse"))
@@ -22,15 +21,8 @@ from everthread.cli.writing import thread_option, working_state
 @pass_invocation
 def note(call: Invocation, key: str, value: str, parse: bool, thread: str | None) -> None:
     """Note VALUE under KEY in the thread's context, with the time, in place of what was there."""
-    noted: Any = _parsed(value) if parse else value
+    noted: Any = parse_json(value) if parse else value
     with working_state(call, thread) as (name, state):
         state.set_context(key, noted)
     data = {"thread": name, "key": key, "value": noted}
     call.output.answer("note", data, lambda: click.echo(clean(f"noted {key}: {value}", 200)))
-
-
-def _parsed(value: str) -> Any:
-    try:
-        return json.loads(value)
-    except ValueError as error:
-        raise click.UsageError(f"VALUE must be JSON with --parse, such as 3 or '\"text\"': {error}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -93,6 +94,14 @@ def working_state(call: Invocation, thread: str | None) -> Iterator[tuple[str, W
             yield name, state
         finally:
             state.close()
+
+
+def parse_json(value: str) -> Any:
+    """Return what VALUE means as JSON. Raises :class:`click.UsageError`."""
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise click.UsageError(f"VALUE must be JSON with --parse, such as 3 or '\"text\"': {error}") from None
 
 
 def find_item(items: Iterable[T], given: str, what: str, text: Callable[[T], Any]) -> T:
