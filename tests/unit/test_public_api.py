@@ -54,13 +54,13 @@ MEMBERS = {
     "Version": "at at_us expires_at id key kind label metadata parent seq slot source step ttl_us",
     "RecordedStep": "attempt key result slot version",
     "Pin": "seq thread until until_us version_id",
-    "GcReport": """bytes companions dry_run events expired expired_count pins problems size_after size_before
-        subjects threads versions""",
+    "GcReport": """bytes companions dry_run events expired expired_count others pins problems size_after
+        size_before subjects threads versions""",
     "ExportReport": "bytes events keys needs path sealed skipped streams threads versions",
     "Place": "beside excerpt first last log path position redactable stream thread what",
     "RedactionReport": "dry_run events id left left_count threads unreached values versions",
     "ImportReport": "events keys keys_missing present renamed sealed skipped streams threads versions",
-    "StoreStats": "beside by_age bytes count deleted kinds pruned threads totals versions",
+    "StoreStats": "beside by_age bytes count deleted kinds others pruned threads totals versions",
     "ThreadInfo": "damaged label metadata name seq updated_at updated_at_us version_id",
     "Diff": "added apply between changed files logs ops plain removed summary",
     "Merge": "conflicts effects version",
