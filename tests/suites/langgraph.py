@@ -27,8 +27,6 @@ SUITES = (
         needs=_NEEDS,
         plugin="langgraph_substitute",
         paths=("tests",),
-        # Their savers on SQLite are not what is substituted.
-        arguments=("-k", "not sqlite"),
         environment=_ALONE,
         excluded={
             r"test_delta_channel_snapshot_version_based": _INSIDE,
