@@ -30,8 +30,9 @@ def call(name: str, call_id: str, **arguments: Any) -> ResponseFunctionToolCall:
 class Scripted(Model):
     """Answers with one step after another, and keeps what it was asked."""
 
-    def __init__(self, *steps: Any) -> None:
+    def __init__(self, *steps: Any, response_id: str | None = None) -> None:
         self._steps = list(steps)
+        self._response_id = response_id
         self.asked: list[Any] = []
 
     async def get_response(self, *args: Any, **kwargs: Any) -> ModelResponse:
@@ -40,7 +41,7 @@ class Scripted(Model):
         step = self._steps.pop(0)
         if isinstance(step, Exception):
             raise step
-        return ModelResponse(output=[step], usage=Usage(), response_id=None)
+        return ModelResponse(output=[step], usage=Usage(), response_id=self._response_id)
 
     def stream_response(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError

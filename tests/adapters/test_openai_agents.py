@@ -11,10 +11,11 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from agents import Agent, RunConfig, Runner, function_tool
+from agents import Agent, OpenAIResponsesCompactionSession, RunConfig, Runner, function_tool
 from agents.memory import Session
 from agents.memory import session as sdk_session
 
@@ -379,6 +380,83 @@ def test_compaction_is_one_version_that_can_be_rewound(on_session: Callable[...,
         assert len(await session.get_items()) == 4
 
     on_session(work, compact=compact)
+
+
+SUMMARY = {"type": "compaction", "encrypted_content": "summary"}
+
+
+def compacting(session: EverthreadSession, meanwhile: Callable[[], Awaitable[None]] | None = None) -> Any:
+    """Return the SDK's compaction of a session; ``meanwhile`` runs while the model compacts."""
+
+    async def compact(**request: Any) -> Any:
+        if meanwhile is not None:
+            await meanwhile()
+        return SimpleNamespace(output=[SUMMARY], usage=None)
+
+    client: Any = SimpleNamespace(responses=SimpleNamespace(compact=compact))
+    return OpenAIResponsesCompactionSession(
+        "s", session, client=client, compaction_mode="input", should_trigger_compaction=lambda _: True
+    )
+
+
+def test_the_sdks_compaction_is_one_version_that_can_be_rewound(on_session: Callable[..., Any]) -> None:
+    async def work(session: EverthreadSession) -> None:
+        await session.add_items([text(0), text(1)])
+        before = len(await session.versions())
+        await compacting(session).run_compaction({"force": True})
+        assert await session.get_items() == [SUMMARY]
+        versions = await session.versions()
+        assert len(versions) == before + 1
+        await session.rewind(versions[1])
+        assert await session.get_items() == [text(0), text(1)]
+
+    on_session(work)
+
+
+def test_the_sdks_compaction_keeps_what_was_added_while_the_model_compacted(
+    on_session: Callable[..., Any],
+) -> None:
+    async def work(session: EverthreadSession) -> None:
+        async def meanwhile() -> None:
+            await session.add_items([text(7)])
+
+        agent = Agent(name="a", model=Scripted(say("hello"), response_id="r1"))
+        await Runner.run(agent, "hi", session=compacting(session, meanwhile), run_config=QUIET)
+        kept = await session.get_items()
+        assert [item.get("role") for item in kept] == ["user", "assistant", "user"]
+        assert kept[-1] == text(7)
+
+    on_session(work)
+
+
+def test_the_sdks_compaction_replaces_the_part_that_the_model_was_shown(
+    on_session: Callable[..., Any],
+) -> None:
+    async def work(session: EverthreadSession) -> None:
+        await session.add_items([text(0), text(1), text(2)])
+        agent = Agent(name="a", model=Scripted(say("hello"), response_id="r1"))
+        limited = RunConfig(tracing_disabled=True, session_settings={"limit": 1})
+        await Runner.run(agent, "hi", session=compacting(session), run_config=limited)
+        assert await session.get_items() == [text(0), text(1), SUMMARY]
+
+    on_session(work)
+
+
+def test_the_sdks_compaction_writes_by_the_methods_of_a_subclass(url: str) -> None:
+    class Redacting(EverthreadSession):
+        async def add_items(self, items: list[Any], **options: Any) -> None:
+            await super().add_items([{**item, "redacted": True} for item in items], **options)
+
+    async def main() -> None:
+        session = Redacting("s", url)
+        await session.add_items([text(0)])
+        await compacting(session).run_compaction({"force": True})
+        agent = Agent(name="a", model=Scripted(say("hello"), response_id="r1"))
+        await Runner.run(agent, "hi", session=compacting(session), run_config=QUIET)
+        assert all(item["redacted"] for item in await session.get_items())
+        session.close()
+
+    asyncio.run(main())
 
 
 def test_a_deleted_session_is_gone_and_its_branch_is_not(on_session: Callable[..., Any]) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from everthread.adapters.bridge import AnyStore, StoreInUse, framework, id_of, opened, sealed, surely
 from everthread.arguments import check_name
@@ -34,6 +34,16 @@ PART = "openai_agents"
 
 #: Takes the items, answers with those that shall stand in their place, or ``None`` to leave them.
 Compact = Callable[[list[Any]], "Sequence[Any] | Awaitable[Sequence[Any] | None] | None"]
+
+
+class CompactionSnapshot(NamedTuple):
+    """The latest items of a session, and a function that replaces them only if they are still the latest."""
+
+    items: list[Any]
+    #: True if these are all items of the session.
+    complete: bool
+    #: Replace the items from this position of ``items`` on; return False if the session has changed.
+    replace_suffix: Callable[[int, Sequence[Any]], Awaitable[bool]]
 
 
 class EverthreadSession:
@@ -141,6 +151,67 @@ class EverthreadSession:
             log.extend(enclosed)
 
         await surely((await self._thread()).update(replace))
+
+    # OpenAIResponsesCompactionSession looks for the next two methods by name. Without them it removes all
+    # items and then adds the compacted ones: a process that is killed in between leaves an empty session, and
+    # items that another process added while the model compacted are removed.
+
+    async def _atomic_replace_items(self, items: list[TResponseInputItem]) -> bool:
+        """Replace all items, as one version; return False if a subclass has methods of its own for that."""
+        if self._has_own_methods():
+            return False
+        enclosed = self._items.enclosed(items)
+
+        async def replace(draft: Any) -> None:
+            log = draft.log(self._log)
+            await clear_log(log)
+            log.extend(enclosed)
+
+        await surely((await self._thread()).update(replace))
+        return True
+
+    async def _get_compaction_snapshot(
+        self, limit: int, *, prune_prefix: Callable[[Any], bool] | None = None
+    ) -> CompactionSnapshot | None:
+        """Return the latest ``limit`` items for compaction; ``None`` if another framework wrote one of them,
+        or if a subclass has methods of its own for reading and writing.
+
+        When they are replaced, the oldest items of the session are removed as long as ``prune_prefix``
+        returns True.
+        """
+        if self._has_own_methods():
+            return None
+        log = (await self._thread()).log(self._log)
+        length = len(log)
+        stored = await log.read(max(0, length - limit))
+        items = self._items.own(stored)
+        if items is None:
+            return None
+
+        async def replace_suffix(start: int, output: Sequence[Any]) -> bool:
+            expected = stored[start:]
+            enclosed = self._items.enclosed(output)
+            replaced = False
+
+            async def replace(draft: Any) -> None:
+                nonlocal replaced
+                log = draft.log(self._log)
+                replaced = bool(expected) and await log.read(-len(expected)) == expected
+                if replaced:
+                    log.truncate_from(id_of(expected[0]))
+                    if prune_prefix is not None:
+                        await self._items.prune(log, prune_prefix)
+                    log.extend(enclosed)
+
+            await surely((await self._thread()).update(replace))
+            return replaced
+
+        return CompactionSnapshot(items, len(stored) == length, replace_suffix)
+
+    def _has_own_methods(self) -> bool:
+        # A subclass may transform items on their way, to redact them for instance.
+        names = ("get_items", "add_items", "clear_session")
+        return any(getattr(type(self), name) is not getattr(EverthreadSession, name) for name in names)
 
     # ── what a thread has beyond it ──────────────────────────────────────────────────────────
 
@@ -266,6 +337,22 @@ class Items:
         message = laid_open(item["message"], self._reveal, Notes())
         # What was erased as a whole is text.
         return [message] if isinstance(message, dict) else None
+
+    def own(self, stored: Sequence[Any]) -> list[Any] | None:
+        """Return what is stored, as items; ``None`` if any of it isn't an item that can be read as one."""
+        found = [self._own(each) for each in stored]
+        return None if None in found else [item for own in found for item in own or ()]
+
+    async def prune(self, log: Any, expired: Callable[[Any], bool]) -> None:
+        """Remove the oldest items as long as they are ``expired``."""
+        stored = await log.read()
+        items = self.own(stored)
+        if items is None:
+            return
+        count = next((at for at, item in enumerate(items) if not expired(item)), len(items))
+        if count:
+            log.truncate_from(id_of(stored[0]))
+            log.extend(stored[count:])
 
     async def read(self, log: Any, wanted: int | None) -> list[Any]:
         """Return the items of a log, or the latest so many of them."""

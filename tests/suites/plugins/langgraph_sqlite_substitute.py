@@ -1,4 +1,5 @@
-"""A pytest plugin for the store tests of langgraph-checkpoint-sqlite: our store in place of SqliteStore."""
+"""A pytest plugin for the tests of langgraph-checkpoint-sqlite: our store in place of SqliteStore and
+AsyncSqliteStore, our saver in place of SqliteSaver and AsyncSqliteSaver. The async ones use async stores."""
 
 from __future__ import annotations
 
@@ -6,12 +7,14 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
+import langgraph.checkpoint.sqlite as savers
+import langgraph.checkpoint.sqlite.aio as async_savers
 import langgraph.store.sqlite as package
 import langgraph.store.sqlite.aio as aio
 import langgraph.store.sqlite.base as base
 
 import everthread
-from everthread.adapters.langgraph import EverthreadStore
+from everthread.adapters.langgraph import EverthreadSaver, EverthreadStore
 
 
 def url_of(path: str) -> str:
@@ -51,5 +54,27 @@ class Awaited(EverthreadStore):
         return await self.asweep()
 
 
+class BlockingSaver(EverthreadSaver):
+    """Made as SqliteSaver is."""
+
+    @classmethod
+    @contextmanager
+    def from_conn_string(cls, path: str) -> Iterator[Any]:
+        with everthread.open(url_of(path)) as store:
+            yield cls(store)
+
+
+class AwaitedSaver(EverthreadSaver):
+    """Made as AsyncSqliteSaver is."""
+
+    @classmethod
+    @asynccontextmanager
+    async def from_conn_string(cls, path: str) -> AsyncIterator[Any]:
+        async with everthread.open_async(url_of(path)) as store:
+            yield cls(store)
+
+
+savers.SqliteSaver = BlockingSaver  # type: ignore[assignment,misc]
+async_savers.AsyncSqliteSaver = AwaitedSaver  # type: ignore[assignment,misc]
 package.SqliteStore = base.SqliteStore = Blocking  # type: ignore[assignment,misc]
 package.AsyncSqliteStore = aio.AsyncSqliteStore = Awaited  # type: ignore[assignment,misc,attr-defined]

@@ -1,4 +1,7 @@
-"""A pytest plugin for LangGraph's tests: our saver and store in place of those in memory."""
+"""A pytest plugin for LangGraph's tests: our saver and store in place of those in memory and on SQLite.
+
+The tests named ``sqlite_aio`` run on the native async code: their saver is on an async store.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import Any
 
 import langgraph.checkpoint.memory as checkpoints
 import langgraph.store.memory as stores
+import langgraph_sqlite_substitute  # noqa: F401  Replaces the savers and stores on SQLite.
 
 import everthread
 from everthread.adapters.langgraph import EverthreadSaver, EverthreadStore
