@@ -18,6 +18,7 @@ from typing import Any
 
 from dbos import DBOS, SetWorkflowID
 
+from everthread import FencedError
 from everthread.engines import ThreadRef, latest
 from everthread.engines import dbos as engine
 
@@ -86,13 +87,17 @@ async def visit(point: str) -> None:
 async def ask_model(ref: ThreadRef, turn: int) -> Said:
     text = drawn(f"turn {turn}")
     await visit(f"enter-model-{turn}")
-    async with engine.step(ref, "turn", turn) as s:
-        if not s.done:
-            await visit(f"before-model-{turn}")
-            world.note("model", turn=turn, text=text)
-            s.messages.append({"role": "assistant", "content": text})
-            s.state["turns"] = s.state.get("turns", 0) + 1
-            s.result = text
+    try:
+        async with engine.step(ref, "turn", turn) as s:
+            if not s.done:
+                await visit(f"before-model-{turn}")
+                world.note("model", turn=turn, text=text)
+                s.messages.append({"role": "assistant", "content": text})
+                s.state["turns"] = s.state.get("turns", 0) + 1
+                s.result = text
+    except FencedError:
+        world.note("fenced", turn=turn)
+        raise
     await visit(f"after-model-{turn}")
     return Said(s.ref, s.result)
 

@@ -243,25 +243,30 @@ def test_nothing_of_a_stopped_process_lands_when_it_wakes(bench: Bench, point: s
 
 
 def test_an_execution_that_is_late_to_enter_takes_nothing_back(sqlite: Bench, run: Any) -> None:
-    """It was cancelled and rewound while its step was on the way to the store."""
+    """It was cancelled and rewound while its step was on the way to the store, and enters before the run
+    ends: the end would fence it by itself."""
 
     async def scenario() -> None:
-        reached, free = world.hold("enter-model-0")
+        late_reached, late_free = world.hold("enter-model-0")
         with SetWorkflowID("late"):
             await DBOS.start_workflow_async(agent, 1, 3)
-        await wait_for(reached, "the step")
+        await wait_for(late_reached, "the late step")
         await DBOS.cancel_workflow_async("late")
+        reached, free = world.hold("before-model-0")
         handle = await DBOS.rewind_workflow_async("late", start_step=3)
+        await wait_for(reached, "the step of the execution that counts")
+        try:
+            with everthread.open(**sqlite.options()) as store:
+                thread = store.thread("late")
+                version, contents = thread.head.id, sqlite.contents("late")
+                late_free.set()
+                await until(lambda: bool(world.notes("fenced")), "the refusal")
+                assert (thread.refresh().id, sqlite.contents("late")) == (version, contents)
+        finally:
+            free.set()
         await result(handle)
-        contents = sqlite.contents("late")
-        ended = (await DBOS.list_workflow_steps_async("late"))[-1]["output"]
-        free.set()
-        with everthread.open(**sqlite.options()) as store:
-            thread = store.thread("late")
-            # Whoever waits for the late one is told what the other came to.
-            await asyncio.sleep(0)
-            await _settled()
-            assert (thread.head.id, sqlite.contents("late")) == (ended.version, contents)
+        await _settled()
+        await checked(sqlite, "late")
 
     run(sqlite, scenario)
 

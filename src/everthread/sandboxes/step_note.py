@@ -40,30 +40,47 @@ def version_in_history(store: ThreadStore, sandbox: Thread, here: StepNote) -> s
     steps that the workflow was reset behind; ``None`` for the newest.
 
     Only versions that steps on the same thread saved are judged. What was written on top of one that is left
-    out is left out with it.
+    out is left out with it. If the workflow was reset to a run whose files another run had left out, the
+    version that they were saved in counts again.
     """
+    recorded = _Recorded(store, here)
     target: str | None = None
+    #: The newest version that a rewind left out, and that the thread knows again.
+    again: str | None = None
     below: int | None = None
     for version in sandbox.history(limit=None):
-        if below is not None and version.seq > below:
-            # Left behind by a rewind.
-            continue
+        is_left_out = below is not None and version.seq > below
         if version.kind == "rewind" and version.source is not None:
-            below = int(version.source.partition("-")[0])
+            if not is_left_out:
+                below = int(version.source.partition("-")[0])
+            continue
+        if is_left_out and again is not None:
             continue
         note = version.metadata.get(NOTE)
         if not isinstance(note, Mapping) or note.get("thread") != here.thread:
             continue
-        saved_in = msgspec.convert(dict(note), StepNote)
-        if saved_in == here or _is_recorded(store, saved_in):
+        is_known = recorded.has(msgspec.convert(dict(note), StepNote))
+        if is_left_out:
+            again = version.id if is_known else None
+        elif is_known:
             break
-        target = version.parent
-    return target
+        else:
+            target = version.parent
+    return None if target is None else again or target
 
 
-def _is_recorded(store: ThreadStore, note: StepNote) -> bool:
-    """Return True if the thread, where it stands, holds this step as the run of the note made it."""
-    for recorded in store.thread(note.thread).steps():
-        if (recorded.key, recorded.slot) == (note.key, note.slot):
-            return recorded.version.metadata.get("run") == note.run
-    return False
+class _Recorded:
+    """The steps that a thread holds, where it stands, and the run that made each; read when first needed."""
+
+    def __init__(self, store: ThreadStore, here: StepNote) -> None:
+        self._store, self._here = store, here
+        self._runs: dict[tuple[Any, int | None], Any] | None = None
+
+    def has(self, note: StepNote) -> bool:
+        if note == self._here:
+            return True
+        if self._runs is None:
+            self._runs = {}
+            for each in self._store.thread(note.thread).steps():
+                self._runs.setdefault((each.key, each.slot), each.version.metadata.get("run"))
+        return self._runs.get((note.key, note.slot)) == note.run

@@ -60,6 +60,11 @@ def test_a_reset_run_opens_its_sandbox_with_the_files_that_its_history_knows(tmp
             await write(store, await open_thread(store, again, name="t"), 0, again)
             with everthread.open(url) as seen:
                 assert written(seen) == {"base", "run-d.0"}
+            # Back to what the first run had, which the others have left out.
+            last = dataclasses.replace(C, run="run-e", scheduler="run-e", started=5000.0)
+            await write(store, refs[2], 2, last)
+            with everthread.open(url) as seen:
+                assert written(seen) == {"base", "run-a.0", "run-a.1", "run-e.2"}
 
     asyncio.run(scenario())
 
