@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from everthread.errors import InvalidValueError, MergeConflictError, ThreadExistsError, UsageError
+from everthread.errors import (
+    InvalidValueError,
+    MergeConflictError,
+    ThreadExistsError,
+    ThreadNotFoundError,
+    UsageError,
+)
 from everthread.history.merge import ABSENT
 from everthread.store import Store
 from everthread.testing.rules.expectations import (
@@ -569,9 +575,11 @@ class MergeRules:
         ours = store.thread("a")
         head = talk(ours, 2)[-1]
         wrong: Any
-        for wrong in (None, "b", head, store):
+        for wrong in (None, head, store):
             with raises(UsageError):
                 ours.merge(wrong)
+        with raises(ThreadNotFoundError):
+            ours.merge("b")
         apart = open_store(namespace="another")
         foreign = apart.thread("b")
         talk(foreign, 3, "foreign")

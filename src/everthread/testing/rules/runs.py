@@ -153,7 +153,7 @@ class RunRules:
         assert store.session_records("a").status == "completed"
         with raises(SessionFencedError) as fenced:
             part.add_usage(tokens=1)
-        assert "was ended" in str(fenced[0])
+        assert "has ended" in str(fenced[0])
         with raises(SessionFencedError):
             part.close()
         with raises(UsageError), store.session("b") as own:
