@@ -54,7 +54,9 @@ class Inbox:
         """Return the id of a message that a store takes."""
         try:
             name = checked_id(message)
-            encode(lower(dict(message), seal=lambda personal: Tagged(0, b""), root="message"), where="message")
+            encode(
+                lower(dict(message), seal=lambda personal: Tagged(0, b""), root="message"), where="message"
+            )
             return name
         except InvalidValueError as error:
             refused = MessageRefusedError(str(error), path=error.path)
