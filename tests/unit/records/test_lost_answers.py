@@ -53,7 +53,8 @@ def faulty(store: Store) -> Faulty:
 
 @pytest.fixture
 def writer(faulty: Faulty) -> Driver:
-    return Driver(faulty)
+    store: Any = faulty
+    return Driver(store)
 
 
 def hashes(driver: Driver, branch: int) -> list[bytes]:
