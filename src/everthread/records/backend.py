@@ -487,7 +487,12 @@ class RecordsBackend(NoTexts):
     # ── the store as a whole ──
 
     def check(self) -> list[str]:
-        return self._run(self.records.store.check())
+        return self._run(self._check_all())
+
+    async def _check_all(self) -> list[str]:
+        problems = await self.records.store.check()
+        # Entries of files that the engine can't read would only repeat that.
+        return problems or await self.records.agreement.check()
 
     def usage(self, line: int) -> Usage:
         return self._run(self._usage(line))

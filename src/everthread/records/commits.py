@@ -1,7 +1,8 @@
 """Commits: new versions on top of a head, and new branches, each one batch.
 
 A version is stored only if the thread's HEAD still has the hash and the revision that it builds on.
-Everything that is looked up by it (metadata, expiry, commit key, entries) is in the same batch.
+Everything that is looked up by it (metadata, expiry, commit key, entries) is in the same batch. If the
+answer of a write is lost, the head and the row that are stored tell by their hashes what became of it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from everthread.errors import StoreBusyError
+from everthread.errors import EverthreadError, StorageWriteError, StoreBusyError
 from everthread.history.packs import Chunk
 from everthread.records.branches import REACH, SHAPE, Branch, Branches, child_key, put_branch
 from everthread.records.checked import CheckedStore
@@ -34,9 +35,9 @@ from everthread.records.keys import Put, encode_number
 from everthread.records.logs import Logs
 from everthread.records.namespaces import Namespaces
 from everthread.records.numbers import Numbers
-from everthread.records.rows import Rows, put_record
+from everthread.records.rows import Rows, decode_row, put_record
 from everthread.records.sealed import guard_sealed, key_ids, put_sealed
-from everthread.records.tables import COMMIT_KEY, ERASED, HEAD, MARK, REGISTER
+from everthread.records.tables import COMMIT_KEY, ERASED, HEAD, MARK, REGISTER, ROW
 from everthread.stores.contract import (
     KeyErased,
     KeyKnown,
@@ -45,7 +46,7 @@ from everthread.stores.contract import (
     SourceGone,
     VersionGone,
 )
-from everthread.stores.interface import Batch, Guard, Key, Refused, Span
+from everthread.stores.interface import Batch, Guard, Key, Outcome, Refused, Span
 
 _CACHED = 4_096
 #: How often a write that only lost a race against maintenance is planned again.
@@ -105,6 +106,10 @@ class Plan(msgspec.Struct):
     digests: Digests | None = None
     #: The versions by commit key, for keys of this batch or one before it in the same write.
     seqs: dict[bytes, list[int]] = {}
+
+    @property
+    def head_put(self) -> Put:
+        return next(put for put in self.puts if put[0][0] == HEAD.number)
 
     def batch(self) -> Batch:
         return Batch(self.guards, self.puts, self.deletes)
@@ -229,8 +234,9 @@ class Commits:
         """Store several versions, each on its own terms, with one sync.
 
         For each the new head, or why nothing was stored: :class:`StaleHead`, :class:`LeaseLost`,
-        ``KeyKnown``, ``VersionGone`` (its source was pruned) or ``KeyErased``. Versions that follow each
-        other in one branch count in their order. A version that only met a changed index or a compaction is
+        ``KeyKnown``, ``VersionGone`` (its source was pruned), ``KeyErased``, or ``StorageWriteError`` if it
+        isn't certain that the version is stored. Versions that follow each other in one branch count in their
+        order. A version that only met a changed index or a compaction is
         planned again.
         """
         results: dict[int, Head | Exception] = {}
@@ -246,11 +252,13 @@ class Commits:
                     plans[index] = newest[number] = await self._plan(number, version, newest.get(number))
                 except (StaleHead, KeyKnown, VersionGone) as error:
                     results[index] = error
-            outcomes = await self._store.write([plan.batch() for plan in plans.values()])
+            outcomes = await self._write(list(plans.values()))
             again: set[int] = set()
             for (index, plan), outcome in zip(plans.items(), outcomes, strict=True):
                 number, version = commits[index]
-                if not isinstance(outcome, Refused):
+                if isinstance(outcome, StorageWriteError):
+                    results[index] = outcome
+                elif not isinstance(outcome, Refused):
                     results[index] = self.remember(plan.head)
                 elif number not in again:
                     refusal = await self._refusal(number, version, outcome)
@@ -261,6 +269,39 @@ class Commits:
                         results[index] = refusal
         busy = StoreBusyError("the thread is being maintained: its index keeps changing; try again")
         return [results.get(index, busy) for index in range(len(commits))]
+
+    async def _write(self, plans: Sequence[Plan]) -> list[Outcome | StorageWriteError]:
+        """Write the plans. After a lost answer, find out which of them are stored."""
+        try:
+            return list(await self._store.write([plan.batch() for plan in plans]))
+        except StorageWriteError as error:
+            try:
+                return [0 if await self._is_stored(plan) else error for plan in plans]
+            except EverthreadError:
+                # The store can't be read, or not written, either: nothing is known.
+                raise error from None
+
+    async def _is_stored(self, plan: Plan) -> bool:
+        """Return True if a version whose answer was lost is stored, durably then.
+
+        A version that was compacted since can't be told by its hash and counts as not found.
+        """
+        (key, _), planned = plan.head_put, plan.head
+        row_key: Key = (ROW.number, planned.branch, planned.seq)
+        for _ in range(_TRIES):
+            content, row = await self._store.get(key, row_key)
+            head = None if content is None else decode_head(content)
+            if head is None or head.branch != planned.branch:
+                return False
+            if head.hash != planned.hash and (
+                row is None or decode_row(planned.seq, row).hash != planned.hash
+            ):
+                return False
+            # Readers may see what a power cut still takes back. A durable write after it keeps it.
+            again = Batch([Guard(key, content)], [(key, content or b"")])
+            if not isinstance(await self._store.write_one(again), Refused):
+                return True
+        return False
 
     async def _plan(self, number: int, version: NewVersion, earlier: Plan | None) -> Plan:
         """Plan a version on top of an earlier one of the same write, or of the newest one."""
@@ -344,7 +385,7 @@ class Commits:
         ``number``, and ``root`` if it is 0, are assigned. ``source`` is the thread's branch that is forked;
         ``branch.parent`` the one that holds the version. Raises ``NameTaken``, ``SourceGone`` (the source was
         deleted), ``VersionGone`` (the version was pruned), ``KeyErased`` or :class:`LeaseLost`; nothing is
-        stored then.
+        stored then. Raises ``StorageWriteError`` if it isn't certain that the branch is stored.
         """
         number = await self._numbers.next()
         branch = msgspec.structs.replace(branch, number=number, root=branch.root or number)
@@ -355,7 +396,9 @@ class Commits:
                 plan.guards += await self._fork_guards(source, branch)
                 plan.puts.append((child_key(branch.parent, number), encode_number(branch.parent_seq)))
                 plan.puts.append(self._branches.new_mark(branch.parent, REACH))
-            outcome = await self._store.write_one(plan.batch())
+            (outcome,) = await self._write([plan])
+            if isinstance(outcome, StorageWriteError):
+                raise outcome
             if not isinstance(outcome, Refused):
                 self.remember(plan.head)
                 return self._branches.remember(branch)

@@ -20,9 +20,10 @@ from everthread.records.keys import (
     only,
 )
 from everthread.records.tables import DETAIL, ENTRY, EXPIRY
-from everthread.stores.interface import Span
+from everthread.stores.interface import Key, Span
 
-_REFERENCE = b"entry/"
+#: What the reference to an entry starts with in DETAIL.
+REFERENCE = b"entry/"
 
 
 class Entry(NamedTuple):
@@ -45,7 +46,7 @@ def _at(entry: Entry) -> bytes:
 
 
 def _reference(entry: Entry) -> bytes:
-    return _REFERENCE + _head(entry) + entry.detail
+    return REFERENCE + _head(entry) + entry.detail
 
 
 def put_entry(namespace: int, branch: int, entry: Entry) -> list[Put]:
@@ -61,11 +62,24 @@ def delete_entry(namespace: int, branch: int, entry: Entry) -> list[Span]:
 
 def referenced(namespace: int, thread: str, reference: bytes) -> Span | None:
     """Return the span of the entry that a DETAIL of this thread's branch refers to, if it is a reference."""
-    if not reference.startswith(_REFERENCE):
+    if not reference.startswith(REFERENCE):
         return None
-    kind, _, rest = reference[len(_REFERENCE) :].partition(b"\0")
+    kind, _, rest = reference[len(REFERENCE) :].partition(b"\0")
     entry = Entry(decode_name(kind), decode_number(rest[:8]), thread, rest[8:])
     return only(ENTRY, namespace, _at(entry))
+
+
+def entry_thread(at: bytes) -> str:
+    """Return the name of the thread that the entry under this key belongs to."""
+    _, _, rest = at.partition(b"\0")
+    return decode_name(rest[8:].partition(b"\0")[0])
+
+
+def reference_of(branch: int, at: bytes) -> Key:
+    """Return the key of the reference to the entry under this key."""
+    kind, _, rest = at.partition(b"\0")
+    detail = rest[8:].partition(b"\0")[2]
+    return DETAIL.number, branch, REFERENCE + kind + b"\0" + rest[:8] + detail
 
 
 class Entries:

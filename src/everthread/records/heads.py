@@ -20,6 +20,8 @@ from everthread.stores.interface import Key, Span
 
 HASH_BYTES = 32
 _FIXED = HASH_BYTES + 8
+#: Bytes that stand for a metadata name and its value in the index.
+DIGEST_BYTES = 16
 #: The most bytes of a HEAD. Metadata that doesn't fit is kept in DETAIL.
 HEAD_MAX = 1_000
 
@@ -75,8 +77,8 @@ def head_key(namespace: int, name: str) -> Key:
 
 
 def digest_metadata(name: str, value: bytes) -> bytes:
-    """Return what stands for a metadata name and its value in the index: 16 bytes."""
-    return sha256(_encode((name, value))).digest()[:16]
+    """Return what stands for a metadata name and its value in the index."""
+    return sha256(_encode((name, value))).digest()[:DIGEST_BYTES]
 
 
 def encode_digests(digests: Digests) -> bytes:

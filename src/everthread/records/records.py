@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from everthread.records.agreement import Agreement
 from everthread.records.branches import Branches
 from everthread.records.checked import CheckedStore
 from everthread.records.commits import Commits
@@ -42,6 +43,7 @@ class Records:
         self.deletion = Deletion(self.store, self.namespaces, self.branches, self.commits)
         self.threads = Threads(self.store)
         self.entries = Entries(self.store)
+        self.agreement = Agreement(self.store, self.namespaces)
         self.registers = Registers(self.store, random_bytes)
         self.streams = Streams(self.store, numbers)
 

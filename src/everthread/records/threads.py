@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from everthread.records.checked import CheckedStore
-from everthread.records.heads import Head, decode_head, metadata_at, metadata_range
+from everthread.records.heads import DIGEST_BYTES, Head, decode_head, metadata_at, metadata_range
 from everthread.records.keys import decode_name, encode_name, end_of_prefix, start_after
 from everthread.records.tables import HEAD, METADATA
 from everthread.stores.interface import Feed, Get
 
-_DIGEST_BYTES = 16
 _PAGE = 256
 
 
@@ -49,7 +48,7 @@ class Threads:
         while len(found) < limit:
             start, stop = metadata_range(first, after)
             page = await self._store.page(METADATA.number, namespace, start, stop, _PAGE)
-            names = [at[_DIGEST_BYTES:] for at, _ in page]
+            names = [at[DIGEST_BYTES:] for at, _ in page]
             found += await self._having(namespace, names, others)
             if len(page) < _PAGE:
                 break

@@ -52,7 +52,13 @@ from everthread.testing.rules.people import ErasedPeopleRules, ErasureRules
 from everthread.testing.rules.processes import ProcessRules
 from everthread.testing.rules.runs import MergedEffectRules, RunRules
 from everthread.testing.rules.steps import StepRules
-from everthread.testing.rules.store import HandleRules, NameRules, WatchRules, WholeStoreRules
+from everthread.testing.rules.store import (
+    HandleRules,
+    NameRules,
+    RedactionRules,
+    WatchRules,
+    WholeStoreRules,
+)
 
 __all__ = ["ConformanceSuite", "OpenStore"]
 
@@ -71,6 +77,7 @@ class ConformanceSuite(
     MergedEffectRules,
     DeletionRules,
     NameRules,
+    RedactionRules,
     WholeStoreRules,
     ProcessRules,
     CellAndStreamRules,

@@ -579,7 +579,7 @@ class MergeRules:
             with raises(UsageError):
                 ours.merge(wrong)
         with raises(ThreadNotFoundError):
-            ours.merge("nobody")
+            ours.merge("b")
         apart = open_store(namespace="another")
         foreign = apart.thread("b")
         talk(foreign, 3, "foreign")

@@ -205,6 +205,34 @@ ILLEGAL: list[Any] = [
 ]
 
 
+class RedactionRules:
+    def test_a_thread_whose_newest_version_was_redacted_can_be_read_and_continued(
+        self, open_store: OpenStore
+    ) -> None:
+        """A redaction stores the newest version as a pack, which no commit and no compaction does."""
+        store = open_store()
+        for name in ("state", "metadata"):
+            thread = store.thread(name)
+            talk(thread, 3)
+            thread.state["note"] = "first-secret-4711 and second-secret-4712"
+            secret = {"who": "first-secret-4711"} if name == "metadata" else None
+            commit(thread, label="newest", metadata=secret)
+        for text in ("first-secret-4711", "second-secret-4712"):
+            store.redact(text)
+            for name in ("state", "metadata"):
+                thread = store.thread(name)
+                (version,) = (each for each in thread.history(limit=None) if each.seq == 4)
+                assert version.label == "newest"
+                assert text not in repr((thread.state.plain(), thread.at(4).state.plain(), version))
+                assert ids(thread.messages) == ["m0", "m1", "m2"]
+        assert store.verify().ok
+        for name in ("state", "metadata"):
+            thread = store.thread(name)
+            thread.state["count"] = "continued"
+            commit(thread)
+            assert store.thread(name).state["count"] == "continued"
+
+
 class NameRules:
     def test_any_other_text_is_a_legal_thread_name(self, open_store: OpenStore) -> None:
         store = open_store()
