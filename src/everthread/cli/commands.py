@@ -58,6 +58,7 @@ COMMANDS = {
     "backup": "Write a complete copy of the store.",
     "restore": "Replace everything in the store by a backup.",
     "keyring": "The keys of persons: where they are, a copy of them, and back.",
+    "mcp": "Serve the store to a coding agent over MCP.",
     "completion": "How to complete commands in your shell.",
 }
 

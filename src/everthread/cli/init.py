@@ -6,10 +6,10 @@ import os
 
 import click
 
+from everthread.agents.project import THREAD_FILE, default_thread
 from everthread.cli.context import Invocation, missing
 from everthread.cli.options import example, pass_invocation, shared_options
 from everthread.cli.output import clean, note
-from everthread.cli.writing import THREAD_FILE, default_thread
 
 
 @click.command(epilog=example("init", "init ~/work/bot", "init --store sqlite:///agent.db"))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
+from everthread.agents.project import find_item
 from everthread.cli.context import Invocation
 from everthread.cli.options import example, pass_invocation, shared_options
 from everthread.cli.output import clean
-from everthread.cli.writing import find_item, thread_option, working_state
+from everthread.cli.writing import thread_option, working_state
 
 
 @click.group(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
+from everthread.agents.project import find_item
 from everthread.cli.context import Invocation
 from everthread.cli.options import example, pass_invocation, shared_options
 from everthread.cli.output import clean
-from everthread.cli.writing import chosen_thread, find_item, thread_option
+from everthread.cli.writing import chosen_thread, thread_option
 
 
 @click.command(

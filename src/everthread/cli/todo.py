@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from everthread.agents.project import find_item
 from everthread.cli.context import Invocation
 from everthread.cli.options import example, pass_invocation, shared_options
 from everthread.cli.output import clean, note, records
-from everthread.cli.writing import chosen_thread, find_item, thread_option, working_state
+from everthread.cli.writing import chosen_thread, thread_option, working_state
 
 if TYPE_CHECKING:
     from everthread.working.items import Todo
