@@ -14,6 +14,7 @@ from langgraph.types import Command, interrupt
 import everthread
 from everthread import ConflictError, Store
 from everthread.adapters.langgraph import EverthreadSaver
+from everthread.messages.pairing import NO_RESULT
 from everthread.values import Personal
 
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
@@ -133,7 +134,8 @@ def test_an_item_of_several_messages_may_lose_one_of_them(store: Store) -> None:
     assert stored[0] == first
     assert stored[2] == last
     assert stored[1]["shape"] == "langchain"
-    assert texts(compiled(store).get_state(CONFIG).values) == ["", "r2", "and", "go"]
+    # The call whose result was removed is completed when the thread is loaded: no model takes an open call.
+    assert texts(compiled(store).get_state(CONFIG).values) == ["", NO_RESULT, "r2", "and", "go"]
 
 
 def test_an_interrupted_run_resumes_after_others_have_written(store: Store) -> None:
