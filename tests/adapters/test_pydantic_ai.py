@@ -19,6 +19,7 @@ from pydantic_ai.messages import (
     TextPart,
     ThinkingPart,
     ToolCallPart,
+    ToolReturnPart,
     UserPromptPart,
 )
 from pydantic_ai.models.function import AgentInfo, FunctionModel
@@ -236,6 +237,13 @@ def test_messages_of_every_kind_come_back_equal(on_conversations: Callable[..., 
                 ThinkingPart(content="hm", signature="c2ln", provider_name="anthropic"),
                 ToolCallPart(tool_name="f", args='{ "a":1}', tool_call_id="c1"),
                 ToolCallPart(tool_name="g", args={"b": [1.5, None]}, tool_call_id="c2"),
+            ]
+        ),
+        # Calls without a result would be completed when they are loaded.
+        ModelRequest(
+            parts=[
+                ToolReturnPart(tool_name="f", content={"a": [1]}, tool_call_id="c1"),
+                ToolReturnPart(tool_name="g", content="text", tool_call_id="c2"),
             ]
         ),
     ]
