@@ -12,12 +12,13 @@ from typing import Any
 import msgspec
 
 from everthread.errors import StateCorruptedError
+from everthread.records.branches import SHAPE, mark_key
 from everthread.records.checked import DAMAGED as UNREADABLE
 from everthread.records.checked import CheckedStore
 from everthread.records.keys import SEQ_END, Put
 from everthread.records.tables import KEYFRAME, PAST, ROW
 from everthread.stores.contract import COLD, DAMAGED, PACK, PRUNED, REWIND, Row
-from everthread.stores.interface import Get, Page
+from everthread.stores.interface import Get, Page, Query
 
 #: Kinds of rows that stand for several versions.
 PACKED = (PACK, PRUNED, COLD)
@@ -104,22 +105,32 @@ class Rows:
     async def scan(self, branch: int, seq: int, limit: int) -> list[Row]:
         """Return up to ``limit`` complete rows from the one that holds ``seq`` downwards, newest first."""
         seq = min(seq, SEQ_END - 1)
-        top = await self.holding(branch, seq)
-        return await self.complete(branch, 1, seq if top is None else top.seq, limit)
+        holding = Page(ROW.number, branch, seq, SEQ_END, 1)
+        return await self._complete(branch, [holding, Page(ROW.number, branch, 1, seq, limit, True)], limit)
 
     async def complete(self, branch: int, first: int, last: int, limit: int) -> list[Row]:
         """Return up to ``limit`` complete rows with ``first <= seq <= last``, newest first."""
-        query = Page(ROW.number, branch, first, last + 1, limit, True)
-        (found,) = await self._store.read([query], mark=True)
-        if not found:
-            return []
-        seqs = [at for at, _ in found]
-        keys = [[(table.number, branch, seq) for seq in seqs] for table in (PAST, KEYFRAME)]
-        pasts, keyframes = await self._store.read([Get(each) for each in keys], mark=True)
-        return [
-            decode_row(at, content, past, keyframe)
-            for (at, content), past, keyframe in zip(found, pasts, keyframes, strict=True)
-        ]
+        return await self._complete(branch, [Page(ROW.number, branch, first, last + 1, limit, True)], limit)
+
+    async def _complete(self, branch: int, pages: Sequence[Page], limit: int) -> list[Row]:
+        """Return up to ``limit`` rows of these pages with what is in PAST and KEYFRAME.
+
+        That takes two reads. If a compaction replaced rows between them, both are repeated: otherwise
+        versions would seem to be missing.
+        """
+        shape = _shape(branch)
+        while True:
+            (before,), *found = await self._store.read([shape, *pages], mark=True)
+            rows = [pair for page in found for pair in page][:limit]
+            if not rows:
+                return []
+            keys = [[(table.number, branch, at) for at, _ in rows] for table in (PAST, KEYFRAME)]
+            (after,), pasts, keyframes = await self._store.read([shape, *map(Get, keys)], mark=True)
+            if after == before:
+                return [
+                    decode_row(at, content, past, keyframe)
+                    for (at, content), past, keyframe in zip(rows, pasts, keyframes, strict=True)
+                ]
 
     async def tail(self, branch: int) -> list[Row]:
         """Return the rows after the last pack, oldest first, with their keyframes."""
@@ -149,20 +160,39 @@ class Rows:
         The last one returned is the first that has a keyframe as of its own end, a REWIND, or the last above
         ``floor``. Packs come without the versions inside, except the first one if ``seq`` lies inside it.
         """
-        holding = Page(ROW.number, branch, seq, SEQ_END, 1)
-        top, *stretch = await self._store.read([holding, *_stretch(branch, floor + 1, seq + 1)], mark=True)
+        while True:
+            rows = await self._replay(branch, seq, floor)
+            if rows is not None:
+                return rows
+
+    async def _replay(self, branch: int, seq: int, floor: int) -> list[Row] | None:
+        """Return what :meth:`replay` returns, or ``None`` if rows were replaced between two reads."""
+        shape, holding = _shape(branch), Page(ROW.number, branch, seq, SEQ_END, 1)
+        first: list[Query] = [shape, holding, *_stretch(branch, floor + 1, seq + 1)]
+        (before,), top, *stretch = await self._store.read(first, mark=True)
         rows: list[Row] = []
         if not top:
             return rows
         if (last := top[0][0]) > seq:
-            (whole,) = await self.between(branch, last, last)
-            rows.append(msgspec.structs.replace(whole, keyframe=None))
+            whole = await self.between(branch, last, last)
+            (after,) = (await self._store.read([shape], mark=True))[0]
+            if not whole or after != before:
+                return None
+            rows.append(msgspec.structs.replace(whole[0], keyframe=None))
         while True:
             page, is_last = _cut(*stretch)
             rows += page
             if is_last or not page:
                 return rows
-            stretch = await self._store.read(_stretch(branch, floor + 1, rows[-1].seq), mark=True)
+            further: list[Query] = [shape, *_stretch(branch, floor + 1, rows[-1].seq)]
+            (after,), *stretch = await self._store.read(further, mark=True)
+            if after != before:
+                return None
+
+
+def _shape(branch: int) -> Get:
+    """Return the query for the mark that is replaced whenever rows of the branch are."""
+    return Get([mark_key(branch, SHAPE)])
 
 
 def _stretch(branch: int, start: int, stop: int) -> list[Page]:

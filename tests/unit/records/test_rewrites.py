@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
 
 from everthread.history.packs import Pack
 from everthread.records.rewrites import Compaction, Replacement
@@ -47,3 +51,35 @@ def test_versions_that_were_pruned_do_not_come_back_in_a_store_rebuilt_without_p
     for table in (ROW, PAST, KEYFRAME):
         assert run(rebuilt.walk(table.number, None, 99)) == run(store.walk(table.number, None, 99))
     assert [row.seq for row in run(Driver(rebuilt).records.rows.scan(branch.number, 9, 9))] == [8, 7, 6]
+
+
+class Interleaved(MemoryStore):
+    """A store in which something happens right after the next read."""
+
+    def __init__(self) -> None:
+        super().__init__(TABLES)
+        self.after_read: list[Callable[[], object]] = []
+
+    async def read(self, *arguments: Any, **options: Any) -> Any:
+        answers = await super().read(*arguments, **options)
+        if self.after_read:
+            self.after_read.pop()()
+        return answers
+
+
+@pytest.mark.parametrize("read", ["scan", "replay"])
+def test_a_compaction_between_two_reads_hides_no_version(read: str) -> None:
+    store = Interleaved()
+    driver = Driver(store)
+    branch = driver.create("a")
+    for _ in range(170):
+        driver.commit(branch)
+    rows = run(driver.records.rows.between(branch.number, 1, 100))
+    pack = Compaction(Pack(1, 100, b"versions inside", b"net", []), rows[-1].hash, None)
+    store.after_read.append(lambda: run(driver.records.rewrites.compact(branch.number, pack)))
+    if read == "scan":
+        found = run(driver.records.rows.scan(branch.number, 60, 200))
+    else:
+        found = run(driver.records.rows.replay(branch.number, 170, 0))
+    assert (found[-1].first, found[0].seq) == (1, 100 if read == "scan" else 170)
+    assert all(later.first == earlier.seq + 1 for later, earlier in pairwise(found))
