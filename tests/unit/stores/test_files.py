@@ -27,7 +27,6 @@ from everthread.errors import (
     UsageError,
 )
 from everthread.stores.files import disk, journal, layout, line_files, views
-from everthread.threads.sync import fold
 
 Opening = Callable[..., everthread.Store]
 
@@ -354,7 +353,7 @@ def test_resuming_reads_a_bounded_number_of_bytes(opening: Opening, reads: Reads
 def test_segments_and_volumes_keep_reads_small(
     opening: Opening, reads: Reads, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from everthread.stores.files import line_files, pack_files
+    from everthread.stores.files import pack_files
 
     monkeypatch.setattr(line_files, "SEGMENT_BYTES", 40_000)
     monkeypatch.setattr(pack_files, "VOLUME_PACKS", 4)
@@ -457,11 +456,6 @@ def resume_bytes(opening: Opening, reads: Reads) -> int:
     with reads.counted():
         opening().thread("a").state.plain()
     return reads.bytes
-
-
-def test_tags_are_those_of_the_threads() -> None:
-    for value in (None, 1, "x" * 200, {"b": [1, {"d": 1, "c": 2}], "a": None}, {1: 2, "x": b"y"}):
-        assert line_files.tag_value(value) == fold.tag_value(value)
 
 
 def test_folds_of_another_history_are_not_believed(path: Path, opening: Opening) -> None:

@@ -618,6 +618,8 @@ def _live(store: Store, canary: str) -> None:
     assert store.verify().ok
 
 
+# Each store has a keyring of its own here.
+@pytest.mark.filterwarnings("ignore:.*the keyring memory. is new:UserWarning")
 def test_a_role_sees_its_own_namespace_only(tenants: list[str], other: Any) -> None:
     for number, url in enumerate(tenants):
         with everthread.open(url, namespace=f"ns{number}", keyring="memory:") as store:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from hashlib import sha256
 from typing import Any, Protocol
 
 from everthread.codec import records
 from everthread.codec.records import Change
-from everthread.codec.values import decode, encode
 from everthread.errors import StateCorruptedError
 from everthread.history import packs
+from everthread.history.metadata import encoded_index_values
 from everthread.history.packs import FOLD_RECORDS, Chunk, detach
 from everthread.history.snapshots import Snapshot, read_keyframe
 from everthread.stores.contract import DELTA, PACK, PRUNED, REWIND, Fold, Found, Line, Row
@@ -655,7 +654,6 @@ def add_tags(files: LineFiles, seq: int, tags: Mapping[str, bytes]) -> None:
 
 #: A tail with more single versions than this means that the folds are missing.
 LONG_TAIL = 4 * packs.FOLD_RECORDS
-_TAG_BYTES_MAX = 64
 
 
 def needs_folding(files: LineFiles) -> bool:
@@ -697,19 +695,4 @@ def _runs(entries: list[Entry]) -> Iterator[list[Entry]]:
 
 def tags_of(body: bytes) -> dict[str, bytes]:
     """The metadata of a version as the index of metadata keeps it (docs/internals/format.md, "tag")."""
-    metadata = records.read_head(records.read_record(body)[0]).metadata
-    if metadata is None:
-        return {}
-    return {name: tag_value(value) for name, value in decode(metadata).items() if isinstance(name, str)}
-
-
-def tag_value(lowered: Any) -> bytes:
-    """What the index compares instead of a value; the order of keys doesn't count."""
-    encoded = encode(_sorted(lowered))
-    return encoded if len(encoded) <= _TAG_BYTES_MAX else b"\xc1" + sha256(encoded).digest()
-
-
-def _sorted(node: Any) -> Any:
-    if type(node) is dict:
-        return {key: _sorted(value) for key, value in sorted(node.items(), key=lambda item: encode(item[0]))}
-    return [_sorted(value) for value in node] if type(node) is list else node
+    return encoded_index_values(records.read_head(records.read_record(body)[0]).metadata)
