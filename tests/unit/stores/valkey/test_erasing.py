@@ -39,6 +39,8 @@ def _bytes(server: ValkeyServer) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(server.folder.rglob("*")) if path.is_file())
 
 
+# The values are sealed under keys that no keyring has.
+@pytest.mark.filterwarnings("ignore:.*holds sealed values, and the keyring:UserWarning")
 def test_deleting_alone_leaves_the_bytes_and_purging_doesnt(server: ValkeyServer) -> None:
     with everthread.open(server.url) as store:
         backend: Any = store.core.backend
