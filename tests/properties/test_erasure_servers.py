@@ -88,6 +88,8 @@ def erase_from_a_server(
     store.close()
 
 
+# Histories of one server follow each other, each with a keyring of its own.
+@pytest.mark.filterwarnings("ignore:.*holds sealed values, and the keyring:UserWarning")
 @pytest.mark.parametrize("number", range(HISTORIES))
 def test_nothing_is_left(place: Place, number: int, seed: int, tmp_path: Path) -> None:
     # Half of them through the async driver.

@@ -394,6 +394,8 @@ class Commits:
             plan = await self._plan_branch(namespace, branch, version, digests, at_us)
             if source:
                 plan.guards += await self._fork_guards(source, branch)
+            if branch.parent:
+                # Also without a live source, as in an import: deletion keeps what a child needs.
                 plan.puts.append((child_key(branch.parent, number), encode_number(branch.parent_seq)))
                 plan.puts.append(self._branches.new_mark(branch.parent, REACH))
             (outcome,) = await self._write([plan])

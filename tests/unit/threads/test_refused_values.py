@@ -10,7 +10,12 @@ import pytest
 
 import everthread
 from everthread import Limits, Personal
-from everthread.errors import InvalidNameError, InvalidValueError, LimitError, UsageError
+from everthread.errors import (
+    InvalidNameError,
+    InvalidValueError,
+    LimitError,
+    ThreadNotFoundError,
+)
 
 
 @pytest.mark.parametrize("subject", [None, 5, 1.5, [], (), [[]], [None], {"": 1}, ["a", ""], b"ann"])
@@ -95,8 +100,9 @@ def test_classes_of_ones_own_are() -> None:
         thread.state["x"] = Mine()
 
 
-def test_merging_a_name_leads_to_its_thread() -> None:
+def test_merging_a_name_that_no_thread_has_is_refused() -> None:
     with everthread.open("memory:") as store:
         thread = store.thread("a")
-        with pytest.raises(UsageError, match=r"store\.thread\('b'\)"):
-            thread.merge("b")  # type: ignore[arg-type]
+        thread.commit(label="begin")
+        with pytest.raises(ThreadNotFoundError, match="there is no thread 'b' to merge"):
+            thread.merge("b")

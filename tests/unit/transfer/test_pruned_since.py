@@ -104,7 +104,9 @@ def test_a_fork_of_a_pruned_and_deleted_thread_goes_on_in_a_copy(kind: str, tmp_
 @pytest.mark.parametrize("target", ["memory:", "sqlite:///{}/b.db", "file://{}/b"])
 def test_items_of_pruned_versions_are_found_by_id(target: str, tmp_path: Path) -> None:
     def prints(store: everthread.Store) -> bytes:
-        return b"".join(found for _, found in store.core.backend.fingerprints(1, "messages", 0))
+        backend = store.core.backend
+        (line,) = [line.id for line in backend.every_line() if (line.space, line.name) == ("", "bot")]
+        return b"".join(found for _, found in backend.fingerprints(line, "messages", 0))
 
     with everthread.open("memory:") as source, everthread.open(target.format(tmp_path)) as copy:
         thread = source.thread("bot")
