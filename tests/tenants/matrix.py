@@ -128,6 +128,8 @@ STORE: dict[str, Call] = {
 #: What concerns the store as a whole, or has no answer that could tell anything.
 STORE_APART = {
     *("backup", "restore", "close", "capabilities", "namespace", "url", "session", "import_from", "cool"),
+    # About the whole store by design, and about times alone.
+    *("doubt", "doubts", "end_doubt"),
     # About keys in the keyring, not about what a store holds.
     *("hold", "holds", "release_hold", "rotate_keys"),
     # On PostgreSQL alone, and tested there.
@@ -135,6 +137,7 @@ STORE_APART = {
 }
 
 THREAD: dict[str, Call] = {
+    "attach_schema": lambda s, n, k, f: str(s.thread(n).attach_schema({"type": "object"})),
     "attach_workspace": lambda s, n, k, f: _recorded(s, n, f),
     "at": lambda s, n, k, f: _shown_past(s.thread(n).at(k["head"])),
     "diff": lambda s, n, k, f: str(s.thread(n).diff(k["head"], k["head"])),
