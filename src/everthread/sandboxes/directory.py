@@ -389,8 +389,11 @@ def save_directory(
     cache: StatCache | None = None,
     choice: Choice | None = None,
     root: Identity | None = None,
+    change_metadata: Mapping[str, Any] | None = None,
 ) -> Saved:
     """Make the tree of ``files`` what a directory holds, in one version: see :meth:`Files.save_directory`.
+
+    ``change_metadata`` is added to ``metadata`` only if files changed: it alone makes no version.
 
     With a ``choice`` what isn't chosen, can't be read, isn't a file or exceeds a limit is left out and named.
     With its identity as ``root`` no other directory is read.
@@ -411,6 +414,8 @@ def save_directory(
             files.set_entry(text, tree[text])
         for text in gone:
             files.set_entry(text, None)
+        if change_metadata and (changed or gone):
+            metadata = {**(metadata or {}), **change_metadata}
         snapshot = files.save(label, metadata)
     except BaseException:
         # The directory says all there is to say: what was about to be saved is read again.

@@ -418,7 +418,7 @@ class Sandbox:
             self.files,
             self.path,
             label=label,
-            metadata=metadata,
+            change_metadata=metadata,
             cache=self._cache,
             choice=Everything(),
             root=self._root,
